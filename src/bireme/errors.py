@@ -77,6 +77,16 @@ def similar(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return next(iter(get_close_matches(word, list(known), 1, cutoff)), "")
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, form: str = "{}") -> str:
+    """The hint for a word that is not known: ``did you mean …?``, or what else to say if none is `similar`.
+
+    Args:
+        form: how the known word is shown, with ``{}`` in its place.
+    """
+    near = similar(word, known, cutoff)
+    return f"did you mean {form.format(near)}?" if near else otherwise
+
+
 def counted(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number} {noun if number == 1 else noun + 's'}"

@@ -12,10 +12,36 @@ if TYPE_CHECKING:
 
     from bireme.backends.base import LaunchPlan
 
-_SSH_ARGS = "HYDRA_LAUNCHER_EXTRA_ARGS"
+
+class Hydra(Backend):
+    """Hydra, the process manager of MPICH and of Intel MPI."""
+
+    SSH_ARGS: str
+    """The variable with options for ssh, for which hydra has no argument."""
+    BY_SSH: tuple[str, ...]
+    """Its name, if it was not looked up, and the arguments that make it use ssh, even inside an allocation."""
+    UNBOUND: tuple[str, ...]
+    """The arguments that let an agent use the whole node."""
+    SETTINGS: tuple[str, ...] = ()
+    """Variables for the start of agents, as ``NAME=VALUE``."""
+
+    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Start the agents by a single ``mpiexec``, without binding. It refuses the same hosts as `native`."""
+        self.refuse(plan.hosts)
+        hosts = ",".join(host.target for host in plan.hosts)
+        # Global options come first: hydra ignores them after -n, or applies them to one executable only.
+        shape = ("-hosts", hosts, "-ppn", "1", *self.UNBOUND, "-genvlist", self.TOKEN_VARIABLE)
+        head = self._head(plan, environ, *self.SETTINGS)
+        return ((*head, *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
+
+    def _head(self, plan: LaunchPlan, environ: Mapping[str, str], *settings: str) -> tuple[str, ...]:
+        """The program with its settings in the environment."""
+        args = f"{environ.get(self.SSH_ARGS, '')} {shlex.join(ssh_options(plan))}".strip()
+        name, *by_ssh = self.BY_SSH
+        return ("env", f"{self.SSH_ARGS}={args}", *settings, plan.program or name, *by_ssh)
 
 
-class Mpich(Backend):
+class Mpich(Hydra):
     """MPICH."""
 
     NAME = "mpich"
@@ -27,28 +53,17 @@ class Mpich(Backend):
     )
     PROGRAMS = ("mpiexec.mpich", "mpirun.mpich", "mpiexec.hydra", "mpirun")
     SETS = ("PMI_", "PMIX_", "MPIR_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MPICH_INTERFACE", "GFORTRAN_")
+    SSH_ARGS = "HYDRA_LAUNCHER_EXTRA_ARGS"
+    BY_SSH = ("mpiexec", "-launcher", "ssh")
+    # Agents change the directory themselves and report a missing one; hydra would only fail.
+    UNBOUND = ("-bind-to", "none", "-wdir", "/")
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
         """Start every rank by hydra, host by host. A host with its own port or an IPv6 address is refused."""
         self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         # No -genvlist: hydra 4.0 loses variables of a longer list. Without it, hydra exports its whole environment.
-        return (*_head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
-
-    def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Start the agents by a single ``mpiexec``, without binding. It refuses the same hosts as `native`."""
-        self.refuse(plan.hosts)
-        hosts = ",".join(host.target for host in plan.hosts)
-        # Global options come first: hydra ignores them after -n.
-        # Agents change the directory themselves and report a missing one; hydra would only fail.
-        shape = ("-hosts", hosts, "-ppn", "1", "-bind-to", "none", "-wdir", "/", "-genvlist", self.TOKEN_VARIABLE)
-        return ((*_head(plan, environ), *shape, *plan.extra, "-n", str(len(plan.hosts)), *plan.agent),)
+        return (*self._head(plan, {}), "-hosts", hosts, *plan.extra, "-n", str(sum(ranks)), *plan.agent)
 
 
 BACKEND = Mpich()
-
-
-def _head(plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The program with ssh's options in its environment: hydra has no argument for them."""
-    args = f"{environ.get(_SSH_ARGS, '')} {shlex.join(ssh_options(plan))}".strip()
-    return "env", f"{_SSH_ARGS}={args}", plan.program or "mpiexec", "-launcher", "ssh"

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from bireme.backends.base import LaunchPlan
 
 _KEPT = (
-    "HOME",
-    "KRB5CCNAME",
-    "LANG",
-    "LOGNAME",
-    "PATH",
-    "SHELL",
-    "SSH_AUTH_SOCK",
-    "TMPDIR",
-    "USER",
+    *("HOME", "KRB5CCNAME", "LANG", "LOGNAME", "PATH", "SHELL", "SSH_AUTH_SOCK", "TMPDIR", "USER"),
     Backend.TOKEN_VARIABLE,
 )
 _KEPT_PREFIXES = ("LC_", "LD_", "MV2_", "MPIEXEC_")
@@ -41,17 +33,8 @@ class Mvapich(Backend):
     PROGRAMS = ("mpirun_rsh",)
     # Not all of MV2_: users configure the library by these.
     SETS = (
-        "MV2_COMM_WORLD_",
-        "MV2_NODE_ID",
-        "MV2_NUM_NODES_IN_JOB",
-        "MV2_XRC_FILE",
-        "MPIRUN_",
-        "MPISPAWN_",
-        "MPDMAN_",
-        "PMI_",
-        "USE_LINEAR_SSH",
-        "USE_TOTALVIEW",
-        "NOT_USE_TOTALVIEW",
+        *("MV2_COMM_WORLD_", "MV2_NODE_ID", "MV2_NUM_NODES_IN_JOB", "MV2_XRC_FILE", "MPIRUN_", "MPISPAWN_"),
+        *("MPDMAN_", "PMI_", "USE_LINEAR_SSH", "USE_TOTALVIEW", "NOT_USE_TOTALVIEW"),
     )
 
     def native(self, plan: LaunchPlan, ranks: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:

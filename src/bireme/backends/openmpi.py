@@ -29,37 +29,21 @@ class OpenMpi(Backend):
         self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:{count}" for host, count in zip(plan.hosts, ranks, strict=True))
         exported = tuple(word for name in names for word in ("-x", name))
-        root = ("--allow-run-as-root",) if plan.root else ()
-        head = (plan.program or "mpirun", *root, "-n", str(sum(ranks)), "--host", hosts, "--map-by", "slot")
+        head = (*_head(plan, sum(ranks)), "--host", hosts, "--map-by", "slot")
         return (*head, "--mca", "plm_rsh_args", " ".join(ssh_options(plan)), *exported, *plan.extra, *plan.agent)
 
     def commands(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
         """Start the agents by one ``mpirun``, without binding: all ranks of a node would share the agent's core."""
         self.refuse(plan.hosts)
         hosts = ",".join(f"{host.target}:1" for host in plan.hosts)
-        return (
-            (
-                plan.program or "mpirun",
-                *(("--allow-run-as-root",) if plan.root else ()),
-                "-n",
-                str(len(plan.hosts)),
-                "--host",
-                hosts,
-                "--map-by",
-                "ppr:1:node",
-                "--bind-to",
-                "none",
-                "--mca",
-                "plm_rsh_args",
-                " ".join(ssh_options(plan)),
-                "-x",
-                self.TOKEN_VARIABLE,
-                "--wdir",
-                "/",  # agents change the directory themselves and report a missing one
-                *plan.extra,
-                *plan.agent,
-            ),
-        )
+        shape = (*_head(plan, len(plan.hosts)), "--host", hosts, "--map-by", "ppr:1:node", "--bind-to", "none")
+        # Agents change the directory themselves and report a missing one.
+        token = ("-x", self.TOKEN_VARIABLE, "--wdir", "/")
+        return ((*shape, "--mca", "plm_rsh_args", " ".join(ssh_options(plan)), *token, *plan.extra, *plan.agent),)
 
 
 BACKEND = OpenMpi()
+
+
+def _head(plan: LaunchPlan, processes: int) -> tuple[str, ...]:
+    return (plan.program or "mpirun", *(("--allow-run-as-root",) if plan.root else ()), "-n", str(processes))

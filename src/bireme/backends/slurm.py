@@ -22,23 +22,9 @@ class Slurm(Backend):
     PROGRAMS = ("srun",)
     # Variables of the step and the task; those of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, …) stay.
     SETS = (
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "SLURM_NTASKS",
-        "SLURM_NPROCS",
-        "SLURM_STEP",
-        "SLURM_TASKS_PER_NODE",
-        "SLURM_TASK_PID",
-        "SLURM_GTIDS",
-        "SLURM_CPU_BIND",
-        "SLURM_CPUS_PER_TASK",
-        "SLURM_DISTRIBUTION",
-        "SLURM_LAUNCH_NODE_IPADDR",
-        "SLURM_SRUN_COMM",
-        "SLURM_UMASK",
-        "PMI_",
-        "PMIX_",
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP"),
+        *("SLURM_TASKS_PER_NODE", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK"),
+        *("SLURM_DISTRIBUTION", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM", "SLURM_UMASK", "PMI_", "PMIX_"),
         "PMI2_",
     )
     FAILED = (r"^srun: error: (\S+): task \d+:",)
@@ -84,11 +70,9 @@ class Slurm(Backend):
         self.refuse(plan.hosts, users=True)
         if "SLURM_JOB_ID" not in environ:
             hint = "use salloc --no-kill --nodes=N bireme run …, or the same with sbatch"
-            raise BadInputError(
-                "elastic training needs an allocation that survives the loss of a node", hint=hint, where=self.NAME
-            )
-        steps = ((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
-        return tuple(steps)
+            what = "elastic training needs an allocation that survives the loss of a node"
+            raise BadInputError(what, hint=hint, where=self.NAME)
+        return tuple((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
 
 
 BACKEND = Slurm()
@@ -119,17 +103,8 @@ def _listed(hosts: Sequence[HostLaunch]) -> str:
 def _step(plan: LaunchPlan, hosts: Sequence[HostLaunch]) -> tuple[str, ...]:
     """One task on each of these nodes; in an allocation of the user, only the step has the job's name."""
     return (
-        plan.program or "srun",
-        *_where(hosts),
-        f"--ntasks={len(hosts)}",
-        "--ntasks-per-node=1",
-        "--overlap",
-        "--cpu-bind=none",
-        "--export=ALL",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--input=none",
-        "--unbuffered",
-        *_name(plan.job_name),
+        *(plan.program or "srun", *_where(hosts), f"--ntasks={len(hosts)}", "--ntasks-per-node=1"),
+        *("--overlap", "--cpu-bind=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0", "--input=none"),
+        *("--unbuffered", *_name(plan.job_name)),
         "--chdir=/",  # agents change the directory themselves and report a missing one
     )

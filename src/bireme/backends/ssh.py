@@ -27,13 +27,5 @@ BACKEND = Ssh()
 
 def options(plan: LaunchPlan) -> tuple[str, ...]:
     """Options of ssh: no questions, a time limit, no terminal, no forwarding."""
-    return (
-        "-T",
-        "-x",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        f"ConnectTimeout={plan.connect_timeout}",
-        "-o",
-        "ClearAllForwardings=yes",
-    )
+    timeout = f"ConnectTimeout={plan.connect_timeout}"
+    return ("-T", "-x", "-o", "BatchMode=yes", "-o", timeout, "-o", "ClearAllForwardings=yes")

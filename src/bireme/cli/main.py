@@ -8,7 +8,7 @@ import os
 import sys
 
 import bireme
-from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, UNFIT, BadInputError, BiremeError, similar
+from bireme.errors import BAD_INPUT, INTERNAL, OK, READER_GONE, UNFIT, BadInputError, BiremeError, did_you_mean
 from bireme.logs.console import complain, open_closed_streams, show
 
 TYPE_CHECKING = False
@@ -116,8 +116,8 @@ def _unknown(word: str, rest: list[str]) -> int:
         words = rest[1:] if rest[:1] == ["launch"] else rest
     elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
         words = []
-        if near := similar(word, _COMMANDS[:-1]):
-            raise BadInputError(f"unknown command: {word!r}", hint=f"did you mean bireme {near}?")
+        if near := did_you_mean(word, _COMMANDS[:-1], form="bireme {}"):
+            raise BadInputError(f"unknown command: {word!r}", hint=near)
     if not words:
         complain(f"unknown command: {word!r}")
         sys.stderr.write(USAGE)

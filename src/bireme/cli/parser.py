@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError, similar
+from bireme.errors import BadInputError, did_you_mean
 from bireme.options.quantities import bytes_of, missing_value, seconds_of, whole
 from bireme.value import Value
 
@@ -132,12 +132,8 @@ def _instead(name: str, table: dict[str, Option]) -> str:
         others = [command for command in COMMANDS if command in option.commands and name in option.names]
         if others:
             return f"it is an option of bireme {', '.join(others)}"
-    near = similar(name, table, 0.8)
-    return (
-        f"did you mean {near}?"
-        if near
-        else "options of the script go after it; bireme run --help_all shows those of Bireme"
-    )
+    otherwise = "options of the script go after it; bireme run --help_all shows those of Bireme"
+    return did_you_mean(name, table, otherwise, cutoff=0.8)
 
 
 def enter(parsed: Parsed) -> Parsed:

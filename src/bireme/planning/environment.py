@@ -42,20 +42,9 @@ def node_environment(
     host: str,
 ) -> dict[str, str]:
     """The variables that all ranks of a node share."""
-    local = str(len(slots))
     env = {
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": local,
-        "LOCAL_SIZE": local,
-        "NODE_RANK": str(node_rank),
-        "GROUP_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": str(nodes),
-        "CROSS_RANK": str(node_rank),
-        "CROSS_SIZE": str(nodes),
-        "MASTER_ADDR": job.master_addr,
-        "MASTER_PORT": str(job.master_port),
+        **_of_node(slots, node_rank, nodes, world_size, job.master_addr, job.master_port),
         "ROLE_NAME": spec.role,
-        "ROLE_WORLD_SIZE": str(world_size),
         "TORCHELASTIC_RUN_ID": spec.run_id or job.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(spec.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.restarts),
@@ -96,12 +85,7 @@ def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
 
 def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
     """The variables of one rank. PyTorch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
-    return {
-        "RANK": str(rank),
-        "ROLE_RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json"),
-    }
+    return {**_of_rank(rank, local_rank), "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json")}
 
 
 def native_environment(
@@ -122,21 +106,27 @@ def native_environment(
     node_of = [node for node, (_, slots) in enumerate(world) for _ in slots]
     node_rank = node_of[rank]
     slots = world[node_rank][1]
-    local, nodes = str(len(slots)), str(len(world))
     return {
-        "RANK": str(rank),
-        "ROLE_RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(sum(len(slots) for _, slots in world)),
-        "ROLE_WORLD_SIZE": str(sum(len(slots) for _, slots in world)),
-        "LOCAL_WORLD_SIZE": local,
-        "LOCAL_SIZE": local,
-        "NODE_RANK": str(node_rank),
-        "GROUP_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": nodes,
-        "CROSS_RANK": str(node_rank),
-        "CROSS_SIZE": nodes,
-        "MASTER_ADDR": master_addr,
-        "MASTER_PORT": str(master_port),
+        **_of_rank(rank, local_rank),
+        **_of_node(slots, node_rank, len(world), len(node_of), master_addr, master_port),
         **{name: ",".join(slots) for name in variables},
     }
+
+
+def _of_rank(rank: int, local_rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+
+
+def _of_node(
+    slots: Sequence[str], node_rank: int, nodes: int, world_size: int, master_addr: str, master_port: int
+) -> dict[str, str]:
+    """The variables of a node's place in the world."""
+    values = {
+        ("WORLD_SIZE", "ROLE_WORLD_SIZE"): world_size,
+        ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"): len(slots),
+        ("NODE_RANK", "GROUP_RANK", "CROSS_RANK"): node_rank,
+        ("GROUP_WORLD_SIZE", "CROSS_SIZE"): nodes,
+        ("MASTER_ADDR",): master_addr,
+        ("MASTER_PORT",): master_port,
+    }
+    return {name: str(value) for names, value in values.items() for name in names}

@@ -22,7 +22,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from bireme.errors import BadInputError, similar
+from bireme.errors import BadInputError, did_you_mean
 from bireme.resources.pool import quoted
 from bireme.value import Value
 
@@ -43,6 +43,7 @@ _IN_HOSTS = frozenset("._-")
 _IN_USERS = frozenset("._-+\\")
 _IN_SETS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-[],/!&^@:*")
 _SET_SIGNS = frozenset("[],!&^@*")
+_KEYS = "the keys are slots=, max_slots= and port="
 _ON_LINE = "expected a line such as: HOST slots=N"
 
 
@@ -164,7 +165,8 @@ def _on_line(words: list[str], line: int, where: str) -> Iterable[HostEntry]:
         if not equals:
             raise BadInputError(f"{quoted(word)} is not slots=N or port=N", hint=_ON_LINE, where=where)
         if key not in _MOST_OF_KEY:
-            raise BadInputError(f"unknown key: {quoted(key)}", hint=_nearest(key), where=where)
+            hint = did_you_mean(key, _MOST_OF_KEY, _KEYS, form="{}=")
+            raise BadInputError(f"unknown key: {quoted(key)}", hint=hint, where=where)
         if key in given:
             raise BadInputError(f"{key}= is given twice", where=where)
         given[key] = _number(key, value, where)
@@ -294,11 +296,6 @@ def _number(key: str, value: str, where: str) -> int:
 
 def _is_word(text: str, more: frozenset[str]) -> bool:
     return bool(text) and text[0] != "-" and all(sign.isalnum() or sign in more for sign in text)
-
-
-def _nearest(key: str) -> str:
-    near = similar(key, _MOST_OF_KEY)
-    return f"did you mean {near}=?" if near else "the keys are slots=, max_slots= and port="
 
 
 def _malformed(text: str, hint: str, where: str) -> BadInputError:

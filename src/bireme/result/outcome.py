@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.errors import INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
         "not fetched",
     ]
 
+CODES: dict[Cause, int] = {
+    "ok": OK,
+    "agent lost": LOST,
+    "unfit": UNFIT,
+    "membership": LOST,  # never a job's end: another epoch follows
+    "too few nodes": TOO_FEW,
+    "not fetched": NOT_FETCHED,
+    "reader gone": READER_GONE,
+    "time limit": TIME_LIMIT,
+    "internal error": INTERNAL,
+}
+"""The exit code of each cause but ``rank failed``, which has the rank's, and ``signal``, which has 128 + n."""
+
+CHOICES = {"Cause": ("rank failed", "signal", *CODES)}
+"""The values of this type at run time, for `bireme.validate`."""
 
 WORDS_OF = 8
 """How many failed ranks are quoted at most, and how many that were stopped while they printed a traceback."""

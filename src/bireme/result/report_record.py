@@ -8,14 +8,14 @@ import stat
 
 from bireme import drafts
 from bireme.errors import UNFIT, BadInputError, BiremeError
-from bireme.result.outcome import Outcome, RankEnd
+from bireme.result.outcome import Outcome
+from bireme.validate import ShapeError, build
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from bireme.result.outcome import Cause
-    from bireme.value import Value
 
 
 def prepare(path: str) -> str:
@@ -68,27 +68,10 @@ def of_error(error: Exception, seconds: float, job_name: str = "") -> dict[str, 
     return of_outcome(outcome.replace(job_name=job_name))
 
 
-def is_one(report: Any) -> bool:
-    """Whether data that was read is a report: every field is present and of the right type."""
-    if not _has_fields(report, Outcome(exit_code=0, cause="ok", seconds=0.0)):
+def is_report(report: object) -> bool:
+    """Whether data that was read is a report: its fields are there, and of the right types."""
+    try:
+        outcome = build(Outcome, report)
+    except ShapeError:
         return False
-    ends = [*report["ends"], *([] if report["first"] is None else [report["first"]])]
-    if report["cause"] == "rank failed" and not report["first"]:
-        return False
-    words = all(isinstance(word, str) for name in ("stuck", "logs", "hosts", "history") for word in report[name])
-    return words and all(_has_fields(end, _END) for end in ends)
-
-
-_END = RankEnd(rank=0, host="", device="", pid=0, code=0, by_signal=False, seconds=0.0, stopped=False)
-
-
-def _has_fields(data: Any, example: Value) -> bool:
-    """Whether ``data`` has the fields of the example, with the same types; ``None`` in the example allows any."""
-    if not isinstance(data, dict):
-        return False
-    for name, value in example.as_dict().items():
-        kind = type(data.get(name))
-        right = kind is type(value) or value is None or (kind is int and isinstance(value, float))
-        if name != "recorded" and (name not in data or not right):
-            return False
-    return True
+    return outcome.cause != "rank failed" or outcome.first is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bireme.errors import INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
-from bireme.result.outcome import Outcome, RankEnd
+from bireme.errors import OK
+from bireme.result.outcome import CODES, Outcome, RankEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +49,9 @@ class Verdict:
         self._ends[end.rank], self._ended_at[end.rank] = end, when
         if end.code == OK or end.stopped:
             return False
-        return self._blame("rank failed", when, rank=end.rank)
+        return self.blame("rank failed", when, rank=end.rank)
 
-    def blame(self, cause: Cause, when: float, *, signum: int = 0, note: str = "", hosts: tuple[str, ...] = ()) -> bool:
-        """Note another cause that ends the job; return whether it is the first one, so that the job must be stopped."""
-        return self._blame(cause, when, signum=signum, note=note, hosts=hosts)
-
-    def _blame(
+    def blame(
         self,
         cause: Cause,
         when: float,
@@ -65,6 +61,7 @@ class Verdict:
         note: str = "",
         hosts: tuple[str, ...] = (),
     ) -> bool:
+        """Note another cause that ends the job; return whether it is the first one, so that the job must be stopped."""
         news = not self.stopping
         if when < self._when:
             self.cause, self._when, self._first_rank, self.signum, self.note = cause, when, rank, signum, note
@@ -108,13 +105,11 @@ class Verdict:
         if not self.stopping:
             self._blame_the_unseen()
         first = self.first
-        code = first.code if first is not None else self._own_code()
-        ends = tuple(self._ends[rank] for rank in sorted(self._ends))
         return Outcome(
-            exit_code=code,
+            exit_code=first.code if first is not None else self._own_code(),
             cause=self.cause,
             seconds=seconds,
-            ends=ends,
+            ends=tuple(self._ends[rank] for rank in sorted(self._ends)),
             first=first,
             signum=self.signum,
             killed=killed,
@@ -139,15 +134,4 @@ class Verdict:
         """The exit code for a cause other than a rank's failure."""
         if self.cause == "signal":
             return 128 + self.signum
-        codes: dict[Cause, int] = {
-            "ok": OK,
-            "agent lost": LOST,
-            "unfit": UNFIT,
-            "membership": LOST,  # never a job's end: another epoch follows
-            "too few nodes": TOO_FEW,
-            "not fetched": NOT_FETCHED,
-            "reader gone": READER_GONE,
-            "time limit": TIME_LIMIT,
-            "internal error": INTERNAL,
-        }
-        return codes[self.cause]
+        return CODES[self.cause]

@@ -111,7 +111,7 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         )
     elif end.stopped:
         result = TrialResult(cause="stopped", reason="stopped by the tuner")  # whatever its ranks made of that
-    elif end.report is None or not report_record.is_one(end.report):
+    elif end.report is None or not report_record.is_report(end.report):
         result = _without_report(end.exit_code, stderr)
     else:
         result = _of_report(end.report)
