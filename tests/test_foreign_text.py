@@ -225,7 +225,7 @@ REPORTS = tuple(
 @given(st.sampled_from(REPORTS), st.data())
 def test_any_field_of_a_report_may_be_wrong(report, data):
     report = json.loads(json.dumps(report))
-    assert report_record.is_one(report)
+    assert report_record.is_report(report)
     place = report
     if report["first"] is not None and data.draw(st.booleans()):
         place = data.draw(st.sampled_from([report["first"], *report["ends"]]))

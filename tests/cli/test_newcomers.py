@@ -34,7 +34,7 @@ SAYS = {
     "--output out.txt train.py": "use --log_dir DIR for the output of each rank",
     "-wdir . train.py": "use --cwd DIR",
     "--devices 0,1 train.py": "--include localhost:0,1 to choose devices",
-    "2 train.py": "to start so many ranks, type --num_gpus 2 train.py",
+    "2 train.py": "to start this many ranks, type --num_gpus 2 train.py",
     "node1:2 train.py": "to name the nodes, type --hosts node1:2 train.py",
     "-- --num_gpus 2 train.py": "leave out --, which ends the options",
     "CUDA_VISIBLE_DEVICES=0 train.py": "put variables first: NAME=VALUE bireme run",

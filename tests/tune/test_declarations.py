@@ -260,7 +260,7 @@ def test_defaults_are_found_by_their_text():
             "  say what the program uses today, such as: --default a=1,b=2",
         ),
         ({"params": ["--abc=1,2"], "defaults": ["abd=1"]}, "--default: no parameter 'abd'\n  did you mean 'abc'?"),
-        ({"params": ["--abc=1,2"], "defaults": ["abc=3"]}, "--default: '3' is no choice of 'abc'\n  choose: 1, 2"),
+        ({"params": ["--abc=1,2"], "defaults": ["abc=3"]}, "--default: '3' is not a choice of 'abc'\n  choose: 1, 2"),
         ({"params": ["--abc=1,2"], "defaults": ["abc"]}, "--default: no name and values: 'abc'"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures are read from what programs print, while they run; what is no figure is said."""
+"""Figures are read from what programs print, while they run; what is not a figure is said."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_numbers_as_programs_print_them(
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["x: 12x4"], "x: {}: '12x4' is no number"),
-        (["x: 1,5 s"], "x: {}: '1,5' is no number"),
-        (["x: 1.2.3"], "x: {}: '1.2.3' is no number"),
-        (["x: nan"], "x: {}: 'nan' is no number"),
-        (["x: 1", "x: 2", "x: inf"], "x: {}: 'inf' is no number (reading 3)"),
+        (["x: 12x4"], "x: {}: '12x4' is not a number"),
+        (["x: 1,5 s"], "x: {}: '1,5' is not a number"),
+        (["x: 1.2.3"], "x: {}: '1.2.3' is not a number"),
+        (["x: nan"], "x: {}: 'nan' is not a number"),
+        (["x: 1", "x: 2", "x: inf"], "x: {}: 'inf' is not a number (reading 3)"),
         (["x: 980 us", "x: 3 it"], "x: {}: the unit changes: '980 us', then '3'"),
         (["X 3"], "'x: {}' matches no line of the output, which ends: X 3"),
         ([], "'x: {}' matches no line: the program printed nothing"),
@@ -209,9 +209,9 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
         ("rate", None, "r-{trial}.json was there before the trial, and the program did not write it"),
         ("rate", '{"rates": 2}', "r-{trial}.json has no 'rate': the keys there are rates"),
         ("rate.x", '{"rate": 2}', "r-{trial}.json has no 'rate.x': 2 has no keys"),
-        ("rate", '{"rate": "12ms"}', "r-{trial}.json:rate: '12ms' is no number"),
-        ("rate", '{"rate": NaN}', "r-{trial}.json:rate: 'nan' is no number"),
-        ("rate", '{"rate": true}', "r-{trial}.json:rate: 'true' is no number"),
+        ("rate", '{"rate": "12ms"}', "r-{trial}.json:rate: '12ms' is not a number"),
+        ("rate", '{"rate": NaN}', "r-{trial}.json:rate: 'nan' is not a number"),
+        ("rate", '{"rate": true}', "r-{trial}.json:rate: 'true' is not a number"),
         ("rate", '{"rate": []}', "r-{trial}.json:rate is an empty list"),
         ("rate", '{"rate": 2', f"{path} is not readable as JSON:"),
     ):
@@ -259,8 +259,8 @@ def test_figures_that_a_script_reports(tmp_path: Path) -> None:
     assert 0 < readings.figures["time"] < 30
     assert all(when is not None and 0 < when < 60 for when, _ in readings.series["speed"])
     for figure, words in (
-        ("loss", "loss: 'nan' is no number"),
-        ("gone", "gone: 'None' is no number"),
+        ("loss", "loss: 'nan' is not a number"),
+        ("gone", "gone: 'None' is not a number"),
         ("sped", "no figure 'sped': reported: speed, loss, step, gone\n  did you mean speed? Or call bireme.report"),
     ):
         assert Reader(measure(figure), str(tmp_path / "out")).finish(None).problem.startswith(words)

@@ -82,7 +82,7 @@ def test_a_goal_that_means_nothing(goal: str, words: str) -> None:
         ("p99: {} 200", "--limit: no <, <=, > or >= in 'p99: {} 200'\n  as in"),
         ("p99: {} == 200", "--limit: no <, <=, > or >= in"),
         ("p99: {} <", "--limit: no number after < in 'p99: {} <'"),
-        ("p99: {} < many", "--limit: 'many' is no number in 'p99: {} < many'"),
+        ("p99: {} < many", "--limit: 'many' is not a number in 'p99: {} < many'"),
         ("p99: {} < 3 parsecs", "--limit: unknown unit: 'parsecs' in 'p99: {} < 3 parsecs'\n  the units are ns, us,"),
         ("< 200", "--limit: nothing is named\n  as in"),
         ("{} < 200", "--limit: the pattern '{}' would match any number"),

@@ -151,7 +151,7 @@ def _instead(path: str, args: tuple[str, ...], environ: Mapping[str, str]) -> st
         (".py " in path, "leave out the quotation marks around the script and its arguments"),
         (path.startswith("-"), "leave out --, which ends the options"),
         ("=" in path, "put variables first: NAME=VALUE bireme run …, or type --export NAME=VALUE"),
-        (script and path.isdecimal(), f"to start so many ranks, type --num_gpus {path} {script}"),
+        (script and path.isdecimal(), f"to start this many ranks, type --num_gpus {path} {script}"),
         (script, f"to name the nodes, type --hosts {path} {script}"),
     ):
         if wrong:

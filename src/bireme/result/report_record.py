@@ -8,7 +8,7 @@ import stat
 
 from bireme import drafts
 from bireme.errors import UNFIT, BadInputError, BiremeError
-from bireme.result.outcome import Outcome
+from bireme.result.outcome import Outcome, RankEnd
 from bireme.validate import ShapeError, build
 
 TYPE_CHECKING = False
@@ -68,10 +68,12 @@ def of_error(error: Exception, seconds: float, job_name: str = "") -> dict[str, 
     return of_outcome(outcome.replace(job_name=job_name))
 
 
-def is_report(report: object) -> bool:
-    """Whether data that was read is a report: its fields are there, and of the right types."""
+def is_report(report: Any) -> bool:
+    """Whether data that was read is a report: every field is there, and of the right type."""
     try:
         outcome = build(Outcome, report)
     except ShapeError:
         return False
-    return outcome.cause != "rank failed" or outcome.first is not None
+    ends = [*report["ends"], report["first"]] if {"ends", "first"} <= report.keys() else []
+    whole = all({*RankEnd._fields} - {"recorded"} <= end.keys() for end in ends if end is not None)
+    return whole and {*Outcome._fields} <= report.keys() and (outcome.cause != "rank failed" or bool(outcome.first))

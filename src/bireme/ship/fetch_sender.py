@@ -145,10 +145,10 @@ class FetchSender:
             self._out.send(lambda buffer: files.contents(self._top, wanted, buffer))
 
     def grant(self, size: int) -> None:
-        """Let so many more bytes be sent.
+        """Let this many more bytes be sent.
 
         Raises:
-            ProtocolError: so many were not sent.
+            ProtocolError: fewer were sent.
         """
         self._out.grant(size)
 

@@ -37,7 +37,9 @@ def _missing(name: str) -> str:
         return name
     try:
         version = metadata.version(name)
-    except metadata.PackageNotFoundError:  # imported from a folder that is no installation: its version is not known
+    except (
+        metadata.PackageNotFoundError
+    ):  # imported from a folder that is not an installation: its version is not known
         return ""
     return f"{name}>={PACKAGES[name]} ({version} is installed)" if _parts(version) < _parts(PACKAGES[name]) else ""
 

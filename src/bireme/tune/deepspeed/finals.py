@@ -51,7 +51,7 @@ class Care(Value):
     seconds: float | None = None
 
     def runs(self, trials: int) -> int:
-        """How many runs the rounds may take at most after a search of so many trials of equal length."""
+        """How many runs the rounds may take at most after a search of this many trials of equal length."""
         return max(2 * _ROUNDS, int(self.share * trials / (1 + _LONGER)))
 
 

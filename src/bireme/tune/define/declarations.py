@@ -293,7 +293,7 @@ def choice(parameter: Parameter, text: str, where: str) -> object:
         if among(value, parameter.choices):
             return parameter.choice(value)
     hint = f"choose: {parameter.shown}"
-    raise BadInputError(f"{text!r} is no choice of {parameter.name!r}", hint=hint, where=where)
+    raise BadInputError(f"{text!r} is not a choice of {parameter.name!r}", hint=hint, where=where)
 
 
 def _conditions(written: Written, choices: Mapping[str, Sequence[object]]) -> list[Condition]:

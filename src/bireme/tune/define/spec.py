@@ -15,7 +15,7 @@ def share_of(text: str, name: str, where: str) -> float:
     """A share such as 0.95 from ``confidence`` or ``effect`` in percent.
 
     Raises:
-        BadInputError: it is no number, or out of bounds.
+        BadInputError: it is not a number, or out of bounds.
     """
     if wrong := wrong_percent(text.strip().removesuffix("%"), name):
         raise BadInputError(f"{text!r} {wrong}", where=where)

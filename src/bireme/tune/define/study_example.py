@@ -8,7 +8,7 @@ NAME = "tune.toml"
 
 TEXT = """\
 # What bireme tune is to do; start it with:  bireme tune tune.toml
-# All that begins with '#' is left out. docs/study-file.md explains every key.
+# Lines starting with # are comments. docs/study-file.md explains every key.
 
 # The program and its arguments. {batch} is the value of the parameter `batch`.
 command = "train.py --batch {batch} --compile {compile}"
@@ -18,7 +18,7 @@ command = "train.py --batch {batch} --compile {compile}"
 maximize = "samples/s: {}"
 # minimize = "time"
 
-# What must hold besides.
+# Constraints on other metrics.
 # limits = ["p99: {} < 200", "peak_memory < 16GiB"]
 
 # How long to search at most, and how sure the answer must be.
@@ -28,7 +28,7 @@ maximize = "samples/s: {}"
 # effect = 2              # the smallest difference that matters, in percent
 # search = "model_based"   # or "gridsearch", "random", "optuna:tpe"
 # results_dir = "tuning"
-# warm_start = ["measured.csv"]   # results of earlier, in a table or in the folder of a study
+# warm_start = ["measured.csv"]   # earlier results, in a table or in a study's folder
 
 # Which combinations are possible.
 # constraints = ["batch * accum == 256"]

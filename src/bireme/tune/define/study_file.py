@@ -137,7 +137,7 @@ class _Reader:
             value = value.get(key, []) if isinstance(value, Mapping) else []
         given = value if isinstance(value, list) else [value]
         if not all(isinstance(each, str) for each in given):
-            raise self._refuse(f"{keys[-1]!r} is not a text or a list of texts", "put each in quotes", *keys)
+            raise self._refuse(f"{keys[-1]!r} must be a string or a list of strings", "put each in quotes", *keys)
         return [Written(each, self._where(*keys, str(index))) for index, each in enumerate(given)]
 
     def _command(self) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class _Reader:
             if key in self._data:
                 value = self._data[key]
                 if not isinstance(value, str) or not value:
-                    raise self._refuse(f"{key!r} is no text: {_shown(value)}", "put it in quotes", key)
+                    raise self._refuse(f"{key!r} must be a string, not {_shown(value)}", "put it in quotes", key)
                 if key == "search":
                     samplers.check(value, self._where(key))
                 found.append(Written(f"--{key}={value}", self._where(key)))
@@ -231,7 +231,8 @@ class _Reader:
         values = value if isinstance(value, list) and option.kind == "list" else [value]
         for each in values:
             if isinstance(each, bool) or not isinstance(each, (str, int, float)):
-                raise self._refuse(f"{key!r} is no text or number: {_shown(each)}", f'write {key} = "…"', "launch", key)
+                what = f"{key!r} must be a string or a number, not {_shown(each)}"
+                raise self._refuse(what, f'write {key} = "…"', "launch", key)
         return [f"{option.name}={each}" for each in values]
 
     # -- what varies ---------------------------------------------------------------------------------
@@ -340,16 +341,16 @@ _SUCH = {
 def _no_whole_number(least: int) -> Callable[[object], str]:
     def wrong(value: object) -> str:
         fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return "" if fine else f"is no whole number of at least {least}"
+        return "" if fine else f"is not a whole number of at least {least}"
 
     return wrong
 
 
 def _no_time(value: object) -> str:
     try:
-        return "" if seconds_of("" if isinstance(value, bool) else str(value), "budget") else "is no time"
+        return "" if seconds_of("" if isinstance(value, bool) else str(value), "budget") else "is not a duration"
     except BadInputError:
-        return "is no time"
+        return "is not a duration"
 
 
 _WRONG: dict[str, Callable[[object], str]] = {

@@ -53,7 +53,7 @@ class FreeSlots:
         self.pool = dict(pool)
         self._free = dict(pool)
         self._absent: set[str] = set()
-        # How many present nodes have exactly so many free slots. It answers `fits`, which is asked most, by itself.
+        # How many present nodes have exactly this many free slots. It answers `fits`, which is asked most, by itself.
         self._counts = [0] * (1 + max(map(len, pool.values()), default=0))
         for slots in pool.values():
             self._counts[len(slots)] += 1

@@ -126,7 +126,7 @@ class Readings(Value):
         warm_up: how many readings at the beginning of the series were left out, by name.
         notes: what a reader of the figures should know, such as that a series had not become steady.
         problem: why a figure is missing, in one or two lines; "" if none is.
-        diverged: whether a reading was no number, or too large.
+        diverged: whether a reading was not a number, or too large.
     """
 
     figures: Mapping[str, float]

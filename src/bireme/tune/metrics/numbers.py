@@ -71,7 +71,7 @@ class Number(NamedTuple):
     """A number in the output. (There may be millions: a named tuple is made quickly.)
 
     Attributes:
-        value: in the base unit if a unit was read; ``nan`` if the text is no number.
+        value: in the base unit if a unit was read; ``nan`` if the text is not a number.
         unit: ``s``, ``B``, ``%``, or "".
         text: as it is printed.
     """
@@ -95,9 +95,9 @@ class Number(NamedTuple):
 
     @property
     def wrong(self) -> str:
-        """Why it is no figure."""
+        """Why it cannot be used as a figure."""
         is_number = self.value == self.value and any(map(str.isdigit, self.text))
-        return f"{self.shown} is {'too large' if is_number else 'no number'}"
+        return f"{self.shown} is {'too large' if is_number else 'not a number'}"
 
 
 class Pattern(Value):
@@ -201,11 +201,11 @@ def amount(text: str) -> tuple[float, str]:
     """The number and the unit of a limit, such as ``16GiB``; ("" for no unit).
 
     Raises:
-        BadInputError: it is no number, or the unit is unknown.
+        BadInputError: it is not a number, or the unit is unknown.
     """
     found = re.fullmatch(r"\s*(" + (_GROUPED + b"|" + _PLAIN).decode() + r")\s*(\S*)\s*", text)
     if found is None:
-        raise BadInputError(f"{text.strip()!r} is no number")
+        raise BadInputError(f"{text.strip()!r} is not a number")
     if found[2] and found[2] not in UNITS:
         raise BadInputError(f"unknown unit: {found[2]!r}", hint=f"the units are {', '.join(UNITS)}")
     return value_of(found[1]), found[2]

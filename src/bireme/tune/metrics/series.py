@@ -20,7 +20,7 @@ class Series:
         unit: their base unit.
         first: the first number as printed, in quotes.
         wrong: why they are no figure; "" if they are.
-        diverged: whether one was no number, or is too large to calculate with.
+        diverged: whether one was not a number, or is too large to calculate with.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Series:
         return tuple(zip(self._times, self.values, strict=True))
 
     def add(self, when: float | None, number: Number, most: int) -> None:
-        """Add a reading, and keep at most so many values (an even number)."""
+        """Add a reading, and keep at most this many values (an even number)."""
         self.count += 1
         if not abs(number.value) <= MOST:
             self.diverged = True

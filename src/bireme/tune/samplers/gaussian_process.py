@@ -30,13 +30,13 @@ _DRAWS = 64
 _KEPT = 8
 
 _TELLING = 64
-"""What fits is drawn by at most so many places: more say little more, and cost much more."""
+"""What fits is drawn by at most this many places: more say little more, and cost much more."""
 
 _LENGTH, _AMPLITUDE, _NOISE = 0.5, 0.3, 0.02
 """Medians of log-normal priors: lengths (half an axis), amplitude (a third of the speed), noise of a measurement."""
 
 _RUNS = 4
-"""A gain is that of so many runs: where there is noise, one run rarely changes which point is thought the best."""
+"""A gain is that of this many runs: where there is noise, one run rarely changes which point is thought the best."""
 
 _SPREADS = (0.8, 0.8, 1.0)
 """Spreads of these priors: the noise is between 0.3 and 15 % with a probability of 95 %."""

@@ -29,11 +29,11 @@ NEGLIGIBLE = 0.01
 """The model stops when no point is expected to improve the best by more than this fraction."""
 
 _SCANNED = 1024
-"""A space of so many points is considered as a whole, a larger one by half as many random points, and by points around
+"""A space of this many points is considered as a whole, a larger one by half as many random points, and points around
 the best ones."""
 
 _BEST = 3
-"""Around so many of the best points."""
+"""Around this many of the best points."""
 
 _SCALES = (0.2, 0.05, 0.015, 0.005, 0.0015)
 """How far from them on average, on each axis; as parts of it."""
@@ -57,7 +57,7 @@ _MOST_RUNS = 8
 """A point is not measured more often than this; what is still unclear then is for paired rounds."""
 
 _MODELLED = 160
-"""The model is of at most so many points: the better half, and some of the rest."""
+"""The model uses at most this many points: the better half, and some of the rest."""
 
 _FAR_BEHIND = 0.5
 """How far a point is behind the best matters less beyond this logarithm of the ratio."""

@@ -196,7 +196,7 @@ class _Reader:
 
     def _membership(self, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Piece:
         if not isinstance(right, (ast.Tuple, ast.List, ast.Set)) or not right.elts:
-            self._refuse(right, "no list of values", "write a list in parentheses: stage in (1, 2)")
+            self._refuse(right, "expected a list of values", "write a list in parentheses: stage in (1, 2)")
         for each in right.elts:
             self._refuse_no_choice(left, each)
         value = self.function(left)
@@ -216,7 +216,7 @@ class _Reader:
         """Refuse a word or a parameter without numbers where something is calculated or put in order."""
         for node in nodes:
             if isinstance(node, ast.Constant) and not is_number(node.value):
-                self._refuse(node, "no number", "words can be compared with == and != only")
+                self._refuse(node, "not a number", "words can be compared with == and != only")
             if not isinstance(node, ast.Name):
                 continue
             choices = self._choices.get(node.id)
@@ -236,7 +236,7 @@ class _Reader:
             return
         if not any(is_word(choice, name) for choice in choices):
             shown = ", ".join(str(word_of(choice)) for choice in choices[:8])
-            what = f"{name!r} is no choice of {parameter.id!r}"
+            what = f"{name!r} is not a choice of {parameter.id!r}"
             self._refuse(word, what, f"its choices: {shown}{', …' if len(choices) > 8 else ''}")
 
 

@@ -50,7 +50,7 @@ class Decimals(Value, Sequence[float]):
 
 
 _STEPS = 1000
-"""An interval proposes numbers at so many distances, or so many on each decade of a logarithmic one."""
+"""An interval proposes numbers at this many distances, or this many on each decade of a logarithmic one."""
 
 
 class Interval(Value, Sequence[float]):

@@ -312,7 +312,7 @@ def _records(path: str, fd: int) -> Iterator[tuple[dict[str, object] | None, int
     """Each line's record, that of the file itself first, and its size; at the end perhaps None for an incomplete one.
 
     Raises:
-        BadInputError: a line is damaged, or the file is no journal or of another version.
+        BadInputError: a line is damaged, or the file is not a journal, or of another version.
     """
     for number, line in enumerate(_lines(fd, 0), 1):
         record = _parse(line[:-1]) if line.endswith(b"\n") else None

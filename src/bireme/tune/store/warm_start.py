@@ -94,7 +94,7 @@ def _of_table(path: str, space: Points, measure: Measure) -> Iterator[Told]:
 
 
 def _values(cells: Mapping[str, str], parameters: Mapping[str, Any], where: str) -> dict[str, object]:
-    """The values of a row; a text that is no choice is kept, so that its point is none of the space."""
+    """The values of a row; a text that is not a choice is kept, so that its point is not in the space."""
     found: dict[str, object] = {}
     for name in parameters.keys() & cells.keys():
         if cells[name]:

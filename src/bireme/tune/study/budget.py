@@ -20,7 +20,7 @@ _RESERVE = 0.25
 """The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
 
 _LONGER = 1.25
-"""A trial may take so much longer than expected."""
+"""A trial may take this many times as long as expected."""
 
 
 class Budget:

@@ -13,7 +13,7 @@ from bireme.tune.study.observations import Measurements
 from bireme.tune.study.screening import LEAST_RUNS, candidates
 
 MOST = 24
-"""At most so many points are compared with the baseline: each takes a part of the allowed error.
+"""At most this many points are compared with the baseline: each takes a part of the allowed error.
 
 All points of a small space may be among them, so where noise hides which is the best, none is left out for it.
 """

@@ -131,7 +131,7 @@ class Measurements:
         return (math.sqrt(squares / freedom) if freedom else None), freedom
 
     def figure(self, goal: Goal, result: TrialResult) -> float | None:
-        """The figure of a goal; None if it is missing or no number."""
+        """The figure of a goal; None if it is missing or not a number."""
         figure = result.metrics.get(goal.name, result.seconds if goal.name == CLOCK else None)
         return float(figure) if isinstance(figure, SupportsFloat) else None
 

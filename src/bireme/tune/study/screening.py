@@ -23,7 +23,7 @@ MOST_RUNS = 10
 """A point is not screened more often than this; what is still unclear then is for paired rounds, or too noisy."""
 
 LEAST_RUNS = 3
-"""With so many runs, a point may be a finalist though the model does not believe in it."""
+"""With this many runs, a point may be a finalist though the model does not believe in it."""
 
 _LIKELY = 2.33
 """What lies further off is left behind: the 99 % quantile of the normal distribution, as it is asked for after each run

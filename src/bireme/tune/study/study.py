@@ -34,7 +34,7 @@ _NEGLIGIBLE = 0.02
 """The search ends when it expects no improvement by this part of the effect."""
 
 _FAILURES = 20
-"""If so many points have failed and none has worked, the reason has nothing to do with the points."""
+"""If this many points have failed and none has worked, the reason has nothing to do with the points."""
 
 
 class Stop(Value):
