@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.define.declarations import Declaration, Delivery, declare, fill
+from bireme.tune.define.declarations import Binding, Declaration, declare, fill
 from bireme.tune.space.parameter import Parameter
 from bireme.tune.space.value_lists import read
 
@@ -187,14 +187,14 @@ def test_every_way_to_a_program():
         files=["config.yaml:training.lr=1e-3,1e-2", "config.yaml:model.fused=true,false"],
         args=["--batch", "{batch}", "--config", "config.yaml"],
     )
-    assert found.deliveries == (
-        Delivery("batch", "argument"),
-        Delivery("compile", "flag", "--compile"),
-        Delivery("j", "flag", "-j"),
-        Delivery("a_b_c", "flag", "--a-b.c"),
-        Delivery("OMP_NUM_THREADS", "environment", "OMP_NUM_THREADS"),
-        Delivery("lr", "file", "config.yaml", "training.lr"),
-        Delivery("fused", "file", "config.yaml", "model.fused"),
+    assert found.bindings == (
+        Binding("batch", "argument"),
+        Binding("compile", "flag", "--compile"),
+        Binding("j", "flag", "-j"),
+        Binding("a_b_c", "flag", "--a-b.c"),
+        Binding("OMP_NUM_THREADS", "environment", "OMP_NUM_THREADS"),
+        Binding("lr", "file", "config.yaml", "training.lr"),
+        Binding("fused", "file", "config.yaml", "model.fused"),
     )
     assert found.space.size == 3 * 2**6
     assert found.space.default == {

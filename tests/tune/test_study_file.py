@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bireme.errors import BadInputError
 from bireme.options.quantities import seconds_of
 from bireme.tune.define import study_example
-from bireme.tune.define.declarations import Delivery, declare
+from bireme.tune.define.declarations import Binding, declare
 from bireme.tune.define.study_file import read_study
 from bireme.tune.define.toml_lines import key_lines
 
@@ -61,7 +61,7 @@ def test_what_the_example_only_mentions_is_right_too(tmp_path):
         "--confidence=95", "--effect=2", "--budget=2h", "--search=model_based", "--results_dir=tuning",
         "--warm_start=measured.csv", "--num_gpus=2",
     )  # fmt: skip
-    assert found.declaration.deliveries[-1] == Delivery("accum", "file", "config.yaml", "training.accum")
+    assert found.declaration.bindings[-1] == Binding("accum", "file", "config.yaml", "training.accum")
 
 
 def test_the_example_in_the_docs(tmp_path):
@@ -79,7 +79,7 @@ def test_the_example_in_the_docs(tmp_path):
         args=found.command[1:],
     )
     assert found.declaration.space.size == by_words.space.size == 6 * (1 + 2 * 2) * 4
-    assert {each.where for each in found.declaration.deliveries} == {each.where for each in by_words.deliveries}
+    assert {each.where for each in found.declaration.bindings} == {each.where for each in by_words.bindings}
 
 
 def test_options_have_their_lines(tmp_path):

@@ -26,7 +26,7 @@ _PLACE = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
 """``{{name}}``, which is a literal ``{name}``, or ``{name}``. All other braces are left alone: they are JSON."""
 
 
-class Delivery(Value):
+class Binding(Value):
     """How a parameter's value reaches the program.
 
     Attributes:
@@ -46,7 +46,7 @@ class Declaration(Value):
     """All that varies, and how it reaches the program."""
 
     space: Points
-    deliveries: tuple[Delivery, ...]
+    bindings: tuple[Binding, ...]
 
     def text(self, name: str, value: object) -> str:
         """A parameter's value as the user wrote it."""
@@ -63,19 +63,19 @@ class Declaration(Value):
             "parameters": [each.as_dict() for each in space.parameters],
             "conditions": [[each.parameter, each.only_if.text] for each in getattr(space, "conditions", ())],
             "constraints": [each.text for each in getattr(space, "constraints", ())],
-            "deliveries": [each.as_dict() for each in self.deliveries],
+            "deliveries": [each.as_dict() for each in self.bindings],
         }
 
 
-class Declared(Value):
+class ParameterSpec(Value):
     """One declared parameter; ``where`` is shown before errors about it."""
 
     parameter: Parameter
-    delivery: Delivery
+    binding: Binding
     where: str
 
 
-class Written(Value):
+class Located(Value):
     """A text, and where it is written, which is shown before errors about it."""
 
     text: str
@@ -111,19 +111,19 @@ def declare(
         *_with_short_names([read_in(text) for text in files]),
     ]
     return assemble(
-        _with_defaults(_unlike(declared), [Written(text, "--default") for text in defaults]),
-        conditions=[Written(text, "--when") for text in conditions],
-        constraints=[Written(text, "--constraint") for text in constraints],
+        _with_defaults(_unlike(declared), [Located(text, "--default") for text in defaults]),
+        conditions=[Located(text, "--when") for text in conditions],
+        constraints=[Located(text, "--constraint") for text in constraints],
         args=args,
         suggest=lambda point: f"--default {shlex.quote(','.join(f'{name}={text}' for name, text in point.items()))}",
     )
 
 
 def assemble(
-    declared: Sequence[Declared],
+    declared: Sequence[ParameterSpec],
     *,
-    conditions: Sequence[Written],
-    constraints: Sequence[Written],
+    conditions: Sequence[Located],
+    constraints: Sequence[Located],
     args: Sequence[str],
     suggest: Callable[[Mapping[str, str]], str],
     where: str = "",
@@ -156,9 +156,9 @@ def assemble(
     except BadInputError as error:
         place = constraints[0].where if constraints else conditions[0].where if conditions else where
         raise BadInputError(error.what, hint=error.hint, where=error.where or place) from None
-    deliveries = tuple(each.delivery for each in declared)
+    bindings = tuple(each.binding for each in declared)
     _check_places(declared, args, args_where)
-    return Declaration(space, deliveries)
+    return Declaration(space, bindings)
 
 
 def fill(args: Sequence[str], values: Mapping[str, str], absent: Collection[str] = ()) -> tuple[str, ...]:
@@ -183,28 +183,28 @@ def fill(args: Sequence[str], values: Mapping[str, str], absent: Collection[str]
 # -- the words ---------------------------------------------------------------------------------------
 
 
-def read_param(text: str) -> Declared:
+def read_param(text: str) -> ParameterSpec:
     """Read ``NAME=VALUES`` or ``--FLAG=VALUES``."""
     left, values = _halves(text, "--param", "batch=8,16,32")
     if left.startswith("-"):
         if not re.fullmatch(r"--?[A-Za-z][A-Za-z0-9_.-]*", left):
             raise BadInputError(f"not a flag: {left!r}", hint="write it like: --batch=8,16,32", where="--param")
         name = _as_name(left.lstrip("-"))
-        delivery = Delivery(name, "flag", left)
+        binding = Binding(name, "flag", left)
     else:
         name = left
-        delivery = Delivery(_name(left, "--param"), "argument")
-    return Declared(value_lists.read(name, values, where="--param"), delivery, "--param")
+        binding = Binding(_name(left, "--param"), "argument")
+    return ParameterSpec(value_lists.read(name, values, where="--param"), binding, "--param")
 
 
-def read_env(text: str) -> Declared:
+def read_env(text: str) -> ParameterSpec:
     """Read ``VARIABLE=VALUES``."""
     name, values = _halves(text, "--env", "OMP_NUM_THREADS=1,2,4")
     parameter = value_lists.read(_name(name, "--env"), values, where="--env")
-    return Declared(parameter, Delivery(name, "environment", name), "--env")
+    return ParameterSpec(parameter, Binding(name, "environment", name), "--env")
 
 
-def read_in(text: str) -> Declared:
+def read_in(text: str) -> ParameterSpec:
     """Read ``FILE:KEY=VALUES``; the parameter's name is the whole key."""
     left, values = _halves(text, "--in", "config.yaml:training.batch=8,16")
     file, _, key = left.rpartition(":")
@@ -214,7 +214,7 @@ def read_in(text: str) -> Declared:
         )
     name = _as_name(key)
     parameter = value_lists.read(name, values, where="--in", in_file=True)
-    return Declared(parameter, Delivery(name, "file", file, key), "--in")
+    return ParameterSpec(parameter, Binding(name, "file", file, key), "--in")
 
 
 def _halves(text: str, where: str, such: str) -> tuple[str, str]:
@@ -236,27 +236,27 @@ def _as_name(text: str) -> str:
     return name if re.fullmatch(_NAME, name) else f"_{name}"
 
 
-def _with_short_names(declared: Sequence[Declared]) -> list[Declared]:
-    return [_renamed(each, _as_name(each.delivery.key.rpartition(".")[2])) for each in declared]
+def _with_short_names(declared: Sequence[ParameterSpec]) -> list[ParameterSpec]:
+    return [_renamed(each, _as_name(each.binding.key.rpartition(".")[2])) for each in declared]
 
 
-def _renamed(declared: Declared, name: str) -> Declared:
+def _renamed(declared: ParameterSpec, name: str) -> ParameterSpec:
     return declared.replace(
-        parameter=declared.parameter.replace(name=name), delivery=declared.delivery.replace(parameter=name)
+        parameter=declared.parameter.replace(name=name), binding=declared.binding.replace(parameter=name)
     )
 
 
-def _unlike(declared: Sequence[Declared]) -> list[Declared]:
+def _unlike(declared: Sequence[ParameterSpec]) -> list[ParameterSpec]:
     """The parameters, where those in files have their whole key as a name if its last part is taken.
 
     Raises:
         BadInputError: a name is declared twice.
     """
     counts = Counter(each.parameter.name for each in declared)
-    found: list[Declared] = []
+    found: list[ParameterSpec] = []
     for each in declared:
-        if each.delivery.how == "file" and counts[each.parameter.name] > 1:
-            each = _renamed(each, _as_name(each.delivery.key))
+        if each.binding.how == "file" and counts[each.parameter.name] > 1:
+            each = _renamed(each, _as_name(each.binding.key))
         if each.parameter.name == TRIAL:
             raise BadInputError(f"{TRIAL!r} stands for the trial's name", hint="rename the parameter", where=each.where)
         if each.parameter.name in {other.parameter.name for other in found}:
@@ -268,7 +268,7 @@ def _unlike(declared: Sequence[Declared]) -> list[Declared]:
     return found
 
 
-def _with_defaults(declared: Sequence[Declared], defaults: Sequence[Written]) -> list[Declared]:
+def _with_defaults(declared: Sequence[ParameterSpec], defaults: Sequence[Located]) -> list[ParameterSpec]:
     known = {each.parameter.name: each for each in declared}
     for default in defaults:
         for item in re.split(rf",(?={_NAME}=)", default.text):
@@ -296,7 +296,7 @@ def choice(parameter: Parameter, text: str, where: str) -> object:
     raise BadInputError(f"{text!r} is not a choice of {parameter.name!r}", hint=hint, where=where)
 
 
-def _conditions(written: Written, choices: Mapping[str, Sequence[object]]) -> list[Condition]:
+def _conditions(written: Located, choices: Mapping[str, Sequence[object]]) -> list[Condition]:
     names, found, text = written.text.partition(" only if ")
     if not found:
         hint = "write it like: offload only if stage >= 2"
@@ -322,7 +322,7 @@ def _names(word: str) -> list[str]:
     return [found[2] for found in _PLACE.finditer(word) if found[2]]
 
 
-def _check_places(declared: Sequence[Declared], args: Sequence[str], where: str) -> None:
+def _check_places(declared: Sequence[ParameterSpec], args: Sequence[str], where: str) -> None:
     named = [name for word in args for name in _names(word)]
     known = [each.parameter.name for each in declared]
     for name in named:
@@ -332,7 +332,7 @@ def _check_places(declared: Sequence[Declared], args: Sequence[str], where: str)
             hint = f"{meant}{'W' if meant else 'w'}rite {{{{{name}}}}} for a literal {{{name}}}"
             raise BadInputError(f"no parameter for {{{name}}} in the program's arguments", hint=hint, where=where)
     for each in declared:
-        if each.delivery.how == "argument" and each.parameter.name not in named:
+        if each.binding.how == "argument" and each.parameter.name not in named:
             name = each.parameter.name
             raise BadInputError(
                 f"{name!r} does not reach the program",

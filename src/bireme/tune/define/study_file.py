@@ -17,7 +17,7 @@ from bireme.options.quantities import seconds_of
 from bireme.options.table import select
 from bireme.tune import samplers
 from bireme.tune.define import toml_lines
-from bireme.tune.define.declarations import Declaration, Declared, Delivery, Written, assemble, choice, nearest
+from bireme.tune.define.declarations import Binding, Declaration, Located, ParameterSpec, assemble, choice, nearest
 from bireme.tune.define.spec import wrong_percent
 from bireme.tune.define.toml_lines import TomlFile
 from bireme.tune.metrics import metric as figures
@@ -50,7 +50,7 @@ class StudyFile(Value):
     command: tuple[str, ...]
     command_where: str
     declaration: Declaration
-    options: tuple[Written, ...]
+    options: tuple[Located, ...]
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class _Reader:
     def _refuse(self, what: str, hint: str, *keys: str) -> BadInputError:
         return BadInputError(what, hint=hint, where=self._where(*keys))
 
-    def _texts(self, *keys: str) -> list[Written]:
+    def _texts(self, *keys: str) -> list[Located]:
         """The texts of a key that has one text or a list of them."""
         value: object = self._data
         for key in keys:
@@ -138,7 +138,7 @@ class _Reader:
         given = value if isinstance(value, list) else [value]
         if not all(isinstance(each, str) for each in given):
             raise self._refuse(f"{keys[-1]!r} must be a string or a list of strings", "put each in quotes", *keys)
-        return [Written(each, self._where(*keys, str(index))) for index, each in enumerate(given)]
+        return [Located(each, self._where(*keys, str(index))) for index, each in enumerate(given)]
 
     def _command(self) -> tuple[str, ...]:
         such = 'write it like: command = "train.py --batch {batch}"'
@@ -162,7 +162,7 @@ class _Reader:
 
     # -- options -------------------------------------------------------------------------------------
 
-    def _measured(self) -> list[Written]:
+    def _measured(self) -> list[Located]:
         found = []
         for key, option in _TEXTS.items():
             for each in self._texts(key):
@@ -174,7 +174,7 @@ class _Reader:
                         figures.parse([(direction, each.text)])  # type: ignore[list-item]
                 except BadInputError as error:
                     raise BadInputError(error.what, hint=error.hint, where=each.where) from None
-                found.append(Written(f"--{option}={each.text}", each.where))
+                found.append(Located(f"--{option}={each.text}", each.where))
         goals = [each for each in found if not each.text.startswith("--limit=")]
         if not 1 <= len(goals) <= 2:
             what = f"{len(goals)} goals: at most two" if goals else "no goal"
@@ -182,7 +182,7 @@ class _Reader:
             raise BadInputError(what, hint="write one like: maximize = 'samples/s: {}'", where=where)
         return found
 
-    def _numbers(self) -> list[Written]:
+    def _numbers(self) -> list[Located]:
         found = []
         for key in _NUMBERS:
             if key not in self._data:
@@ -190,10 +190,10 @@ class _Reader:
             value = self._data[key]
             if wrong := _WRONG[key](value):
                 raise self._refuse(f"{key!r} {wrong}: {_shown(value)}", _SUCH[key], key)
-            found.append(Written(f"--{key}={value}", self._where(key)))
+            found.append(Located(f"--{key}={value}", self._where(key)))
         return found
 
-    def _words(self) -> list[Written]:
+    def _words(self) -> list[Located]:
         found = []
         for key in _WORDS:
             if key in self._data:
@@ -202,8 +202,8 @@ class _Reader:
                     raise self._refuse(f"{key!r} must be a string, not {_shown(value)}", "put it in quotes", key)
                 if key == "search":
                     samplers.check(value, self._where(key))
-                found.append(Written(f"--{key}={value}", self._where(key)))
-        return found + [Written(f"--{key}={each.text}", each.where) for key in _PATHS for each in self._texts(key)]
+                found.append(Located(f"--{key}={value}", self._where(key)))
+        return found + [Located(f"--{key}={each.text}", each.where) for key in _PATHS for each in self._texts(key)]
 
     def _table(self, key: str) -> Mapping[str, object]:
         table = self._data.get(key, {})
@@ -211,7 +211,7 @@ class _Reader:
             raise self._refuse(f"{key!r} is not a table", f"write [{key}] on a line of its own", key)
         return table
 
-    def _launch(self) -> list[Written]:
+    def _launch(self) -> list[Located]:
         known = {each.dest: each for group in select("tune").values() for each in group if each.dest not in _NOT_LAUNCH}
         table = self._table("launch")
         found = []
@@ -220,7 +220,7 @@ class _Reader:
             if option is None:
                 raise self._refuse(f"unknown option: {key!r}", nearest(key, known), "launch", key)
             words = self._option(option, value, key)
-            found += [Written(word, self._where("launch", key)) for word in words]
+            found += [Located(word, self._where("launch", key)) for word in words]
         return found
 
     def _option(self, option: Option, value: object, key: str) -> list[str]:
@@ -248,7 +248,7 @@ class _Reader:
             self._refuse_unknown(one, _PARAMETER, "parameters", name)
             declared.append(self._parameter(name, one))
             for each in self._texts("parameters", name, "only_if") if "only_if" in one else ():
-                conditions.append(Written(f"{name} only if {each.text}", each.where))
+                conditions.append(Located(f"{name} only if {each.text}", each.where))
         return assemble(
             declared,
             conditions=conditions,
@@ -259,12 +259,12 @@ class _Reader:
             args_where=self._where("command"),
         )
 
-    def _parameter(self, name: str, table: Mapping[str, object]) -> Declared:
+    def _parameter(self, name: str, table: Mapping[str, object]) -> ParameterSpec:
         place = ("parameters", name)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise self._refuse(f"not a name: {name!r}", "use letters, digits and '_'", *place)
-        delivery = self._delivery(name, table)
-        parameter = self._values(name, table, delivery)
+        binding = self._binding(name, table)
+        parameter = self._values(name, table, binding)
         for key in ("ordered", "memory"):
             if key in table:
                 if not isinstance(table[key], bool):
@@ -272,18 +272,18 @@ class _Reader:
                 parameter = parameter.replace(**{key: table[key]})
         if "default" in table:
             parameter = parameter.replace(default=self._default(parameter, table["default"]))
-        return Declared(parameter, delivery, self._where(*place))
+        return ParameterSpec(parameter, binding, self._where(*place))
 
-    def _values(self, name: str, table: Mapping[str, object], delivery: Delivery) -> Parameter:
+    def _values(self, name: str, table: Mapping[str, object], binding: Binding) -> Parameter:
         place, values = ("parameters", name, "values"), table.get("values")
         if isinstance(values, str):
-            return value_lists.read(name, values, where=self._where(*place), in_file=delivery.how == "file")
+            return value_lists.read(name, values, where=self._where(*place), in_file=binding.how == "file")
         if not isinstance(values, list):
             hint = 'write a list, values = [8, 16], or a text, values = "8..512:log2"'
             raise self._refuse(f"no values for {name!r}", hint, *place)
         for value in values:
             plain = isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
-            if not plain and (delivery.how != "file" or not isinstance(value, (list, dict))):
+            if not plain and (binding.how != "file" or not isinstance(value, (list, dict))):
                 raise self._refuse(f"not a value for {name!r}: {_shown(value)}", "use texts and numbers", *place)
         parameter = Parameter(name=name, choices=tuple(values))
         try:
@@ -298,7 +298,7 @@ class _Reader:
         text = value if isinstance(value, str) else _shown(value)
         return choice(parameter, text, self._where("parameters", parameter.name, "default"))
 
-    def _delivery(self, name: str, table: Mapping[str, object]) -> Delivery:
+    def _binding(self, name: str, table: Mapping[str, object]) -> Binding:
         place = ("parameters", name)
         given = [key for key in ("flag", "env", "file") if key in table]
         for key in (*given, *(["key"] if "key" in table else [])):
@@ -312,10 +312,10 @@ class _Reader:
             missing, there = ("key", "file") if "file" in table else ("file", "key")
             raise self._refuse(f"{there!r} without {missing!r} for {name!r}", _SUCH[missing], *place, there)
         if not given:
-            return Delivery(name, "argument")
+            return Binding(name, "argument")
         if given[0] == "file":
-            return Delivery(name, "file", str(table["file"]), str(table["key"]))
-        return Delivery(name, "flag" if given[0] == "flag" else "environment", str(table[given[0]]))
+            return Binding(name, "file", str(table["file"]), str(table["key"]))
+        return Binding(name, "flag" if given[0] == "flag" else "environment", str(table[given[0]]))
 
 
 _FORMS = {

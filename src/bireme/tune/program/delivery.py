@@ -43,7 +43,7 @@ class Courier:
 
     def __init__(self, declaration: Declaration, args: Sequence[str]) -> None:
         self._declaration, self._args = declaration, tuple(args)
-        in_files = [each for each in declaration.deliveries if each.how == "file"]
+        in_files = [each for each in declaration.bindings if each.how == "file"]
         self._documents = {each.where: _Document(each.where) for each in in_files}
         self._copies = _copies(self._documents)
         choices = {each.name: each.choices for each in declaration.space.parameters}
@@ -80,8 +80,8 @@ class Courier:
             name: the trial's name, for ``{trial}`` in the arguments.
         """
         texts = self._declaration.texts(point)
-        present = [each for each in self._declaration.deliveries if each.parameter in point]
-        absent = [each.parameter for each in self._declaration.deliveries if each.parameter not in point]
+        present = [each for each in self._declaration.bindings if each.parameter in point]
+        absent = [each.parameter for each in self._declaration.bindings if each.parameter not in point]
         args = list(fill(self._args, {**texts, TRIAL: name}, absent))
         for each in present:
             if each.how == "flag":
