@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from bireme.job import JobSpec, Program
 from bireme.ship import files as ship_files
+from bireme.ship import source
 from tests.ship.test_taker import Taken
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "6"))
@@ -182,6 +184,41 @@ def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
+
+
+def test_each_odd_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent, and then from what is here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number, make in enumerate(ODD):
+        project = tmp_path / f"tree{number}/project"
+        project.mkdir(parents=True)
+        make(project)
+        monkeypatch.chdir(project)
+        for _ in range(2):
+            taken = Taken(project)
+            assert not taken.problem and shape(taken.path) == shape(project), number
+        assert not taken.sent
+
+
+def test_a_folder_that_cannot_be_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What git passes over is named."""
+    project = place / "shared/project"
+    project.parent.mkdir()
+    project.parent.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    monkeypatch.setenv("HOME", str(place))
+
+    def look() -> None:
+        project.mkdir()
+        os.chdir(project)
+        subprocess.run(["git", "init", "-q"], check=True)
+        write(project / "closed/file")
+        write(project / "file")
+        (project / "closed").chmod(0)
+        spec = JobSpec(program=Program("x.py"), ship="git")
+        assert source.find(spec, os.environ).notes == ("closed/ is not sent: it cannot be read",)
+
+    assert as_another_user(look) == 0
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ def test_a_file_that_grows(place: Path) -> None:
     """What was there at first is sent."""
     (place / "log").write_bytes(b"0123456789")
     top = os.open(place, os.O_RDONLY)
-    found, stats, _ = source._look_at(source._in_folder(top))
+    found, stats = source._look_at(source._in_folder(top), {})
     (place / "log").write_bytes(b"0123456789 and more")
     digests = source._digests(top, str(place), found, stats, os.environ)
     os.close(top)
@@ -235,7 +235,7 @@ def test_a_folder_that_a_link_has_replaced(place: Path, ignored: bool) -> None:
         (place / ".gitignore").write_text("folder\n")
     tree = find()
     assert [path for path in paths(tree) if path != ".gitignore"] == ([] if ignored else ["folder"])
-    assert tree.notes == ("what git tracks below folder is not sent: a link has replaced it",)
+    assert tree.notes == ("folder/ is not sent: a link has replaced it",)
 
 
 def test_a_link_that_comes_meanwhile(place: Path) -> None:
@@ -264,6 +264,35 @@ def test_no_program_of_a_repository_is_run(place: Path, where: str) -> None:
     (place.parent / "ran").unlink(missing_ok=True)
     assert (f"{where}/file" if where != "." else "file") in paths(find())
     assert not (place.parent / "ran").exists()
+
+
+def test_a_tree_whose_name_is_one_of_ours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the tree are a lock and a manifest."""
+    (place / ".lock").mkdir()
+    (place / ".lock/file").write_text("x")
+    monkeypatch.chdir(place / ".lock")
+    assert find(".").manifest.name == "lock"
+
+
+@pytest.mark.parametrize("planted", ["another user's", "writable", "a fifo"])
+def test_digests_that_others_may_have_written(place: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+    """As in a cache on a shared disk: by a digest, an older content could be taken for that of today."""
+    monkeypatch.chdir(Path(__file__).parents[1] / "programs")
+    before = find(".", 1 << 30)
+    (cache,) = (place.parent / "cache/bireme/digests").iterdir()
+    known = json.loads(cache.read_bytes())
+    known[next(iter(known))][-1] = "0" * 64
+    cache.write_text(json.dumps(known))
+    if planted == "writable":
+        cache.chmod(0o666)
+    elif planted == "a fifo":
+        cache.unlink()
+        os.mkfifo(cache)
+    elif os.geteuid() == 0:
+        os.chown(cache, 4242, -1)
+    else:
+        pytest.skip("needs root")
+    assert find(".", 1 << 30).manifest == before.manifest
 
 
 def test_what_is_neither_file_nor_folder_nor_link(place: Path) -> None:

@@ -1,7 +1,7 @@
 """Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
 
 `bireme.ship.messages` has the conversation. What the agents say is checked: a name that was not asked for, or more
-contents than that, breaks the protocol and costs the node. Each folder here is opened by itself, without following a
+contents than that, is a `ProtocolError` and costs the node. Each folder here is opened by itself, without following a
 link that is in its place, and a file is a draft until it is complete.
 """
 
@@ -15,10 +15,11 @@ from collections import Counter, deque
 from bireme import drafts
 from bireme.control.messages import Fetch, Taken, Want
 from bireme.errors import BiremeError, ProtocolError
+from bireme.resources.pool import listed
 from bireme.ship import files
 from bireme.ship.fetch_sender import first_match, parse
 from bireme.ship.messages import GRANT, MOST, WINDOW
-from bireme.ship.source import as_text
+from bireme.ship.source import as_text, shown
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _NODES_AT_ONCE = 16
 _SAID = 5
 """Problems that are shown one by one."""
+
+
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors after which no other file can be written either."""
 
@@ -74,15 +77,7 @@ class Coming(Value):
 
 
 class HomeDraft(files.Draft):
-    """A draft of a file here.
-
-    Args:
-        coming: the file.
-
-    Raises:
-        HomeError: a link or a file is in the place of a folder.
-        OSError, ValueError: it cannot be written.
-    """
+    """A draft of a file here."""
 
     def __init__(self, coming: Coming) -> None:
         self._coming = coming
@@ -102,15 +97,10 @@ class HomeDraft(files.Draft):
             raise
 
     def finish(self, umask: int, written: set[tuple[int, int]]) -> None:
-        """Give it its permissions, time and name.
+        """Give it its permissions, time and name. After an error, call `drop`.
 
         Args:
             written: the devices and inodes of the files that have come; of this one too.
-
-        Raises:
-            HomeError: it is not what was announced, or another file of the job, a folder, or a file that was changed
-                meanwhile has the name.
-            OSError, OverflowError: that cannot be done. Call `drop`.
         """
         file, name = self.entry, os.path.basename(self._coming.path)
         if not self.is_right:
@@ -139,19 +129,22 @@ class HomeDraft(files.Draft):
 
 
 class _Node:
-    """What is known of one node, and what comes from it."""
+    """What is known of one node, and what comes from it.
+
+    Attributes:
+        folder: stands before the paths of files that differ between nodes.
+        asked: the places of files of which it is to send the digests.
+        draft: the first of the files that come.
+    """
 
     def __init__(self, agent: Receiver, folder: str) -> None:
-        self.agent = agent
-        self.folder = folder
+        self.agent, self.folder = agent, folder
         self.files: list[Entry] = []
         self.paths: set[str] = set()
         self.listed = self.shared = self.gone = False
         self.asked: deque[int] = deque()
-        """The places of files of which it is to send the digests."""
         self.coming: deque[Coming] = deque()
         self.draft: files.Draft | None = None
-        """The first of them."""
         self.taken = 0
 
     def drop(self) -> None:
@@ -206,31 +199,23 @@ class Fetching:
         self._here = self._replaced = 0
 
     def start(self) -> None:
-        """Ask every node for its files."""
+        """Ask every node for its files, and whether our working directory is also theirs, as over NFS."""
         if not self._in_tree:
-            self._make_mark()
+            mark = f".bireme-{os.urandom(8).hex()}"
+            try:
+                os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                self._mark = mark
+            except OSError:
+                pass
         patterns = tuple(each.pattern for each in self._wanted)
         for node in self._nodes.values():
             node.agent.send(Fetch(patterns=patterns, mark=self._mark))
         self._go_on()
 
-    def _make_mark(self) -> None:
-        """Make a file by which agents see whether our working directory is also theirs, as over NFS."""
-        mark = f".bireme-{os.urandom(8).hex()}"
-        try:
-            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            self._mark = mark
-        except OSError:
-            pass
-
     # -- what agents say -----------------------------------------------------------------------------
 
     def found(self, agent: Receiver, found: Found) -> None:
-        """Note which files a node has.
-
-        Raises:
-            ProtocolError: it was not asked, or for other files.
-        """
+        """Note which files a node has."""
         node = self._nodes[agent]
         if node.listed or len(node.files) > MOST:
             raise ProtocolError("it sent more files than there can be")
@@ -242,17 +227,12 @@ class Fetching:
         if found.last:
             node.listed, node.shared = True, found.shared and bool(self._mark)
             node.paths.clear()
-            self._problems += [f"{agent.name}: {_shown(problem)}" for problem in found.problems]
-            if found.special:
-                self._example = f"{_shown(found.special)} on {agent.name}"
+            self._problems += [f"{agent.name}: {shown(problem)}" for problem in found.problems]
+            self._example = f"{shown(found.special)} on {agent.name}" if found.special else self._example
             self._go_on()
 
     def digests(self, agent: Receiver, message: Digests) -> None:
-        """Note the digests of a node's files.
-
-        Raises:
-            ProtocolError: they were not asked for.
-        """
+        """Note the digests of a node's files."""
         node = self._nodes[agent]
         if len(message.digests) > len(node.asked):
             raise ProtocolError("it sent digests that were not asked for")
@@ -289,19 +269,14 @@ class Fetching:
         self._phase = "over"
         for node in self._nodes.values():
             node.drop()
-        self._remove_mark()
-
-    def _remove_mark(self) -> None:
-        if self._mark:
-            drafts.remove(self._mark)
-            self._mark = ""
+        drafts.remove(self._mark)
 
     # -- which files ---------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         there = [node for node in self._nodes.values() if not node.gone]
         if self._phase == "listing" and all(node.listed for node in there):
-            self._remove_mark()
+            drafts.remove(self._mark)
             self._phase = "comparing"
             self._compare(there)
         if self._phase == "comparing" and not any(node.asked for node in there):
@@ -328,7 +303,7 @@ class Fetching:
                 if node.shared and (node not in sharing or wanted is None or not wanted.folder):
                     self._here += node in sharing
                 elif file.kind == "link" and not _stays_inside(file):
-                    self._outside.append(f"{_shown(file.path)} on {node.agent.name}")
+                    self._outside.append(f"{shown(file.path)} on {node.agent.name}")
                 else:
                     found.setdefault(file.path, []).append((node, place, file))
         for path, owners in found.items():
@@ -340,7 +315,7 @@ class Fetching:
         coming = [(node.agent.name, each.file.size) for node in nodes for each in node.coming]
         size = sum(size for _, size in coming)
         if size > WINDOW:
-            names = _names(name for name, _ in coming)
+            names = listed(dict.fromkeys(name for name, _ in coming), 4)
             self._say("info", f"fetching {_files(len(coming))}, {as_text(size)} from {names}")
         self._next()
 
@@ -356,7 +331,7 @@ class Fetching:
         if here == "same":
             self._here += 1
         elif here == "newer":
-            self._problems.append(f"{_shown(coming.target)}: what is here is newer, and was kept")
+            self._problems.append(f"{shown(coming.target)}: what is here is newer, and was kept")
         else:
             self._replaced += here == "older"
             node.coming.append(coming)
@@ -383,7 +358,7 @@ class Fetching:
                 node.draft = HomeDraft(each)
             except _CANNOT as error:
                 node.draft = files.Draft(None, "", each.file)
-                self._failed(node, each, error)
+                self._failed(node, error)
             if node.draft.due:
                 return
             self._complete(node)
@@ -399,15 +374,11 @@ class Fetching:
                 node.draft.finish(self._umask, self._written)
                 self._came.append((node.agent.name, each))
             except _CANNOT as error:
-                self._failed(node, each, error)
+                self._failed(node, error)
         node.coming.popleft()
 
     def piece(self, agent: Receiver, piece: Piece) -> None:
-        """Write what has come.
-
-        Raises:
-            ProtocolError: it was not asked for.
-        """
+        """Write what has come."""
         node, data = self._nodes[agent], memoryview(piece.data)
         node.taken += len(data)
         while data and self._phase != "over":
@@ -418,7 +389,7 @@ class Fetching:
             try:
                 node.draft.take(part)
             except OSError as error:
-                self._failed(node, node.coming[0], error)
+                self._failed(node, error)
             if not node.draft.due:
                 self._go_to_next_file(node)
         if node.taken >= GRANT and node in self._active:
@@ -426,18 +397,14 @@ class Fetching:
             node.taken = 0
 
     def skipped(self, agent: Receiver, skipped: Skipped) -> None:
-        """Go on with the next file.
-
-        Raises:
-            ProtocolError: none was asked for.
-        """
+        """Go on with the next file."""
         node = self._nodes[agent]
         if self._phase == "over":
             return
         if node not in self._active:
             raise ProtocolError("it sent contents that were not asked for")
         if node.draft is not None and node.draft.is_kept:
-            self._failed(node, node.coming[0], HomeError(skipped.why))
+            self._failed(node, HomeError(skipped.why))
         self._go_to_next_file(node)
 
     def _go_to_next_file(self, node: _Node) -> None:
@@ -447,42 +414,38 @@ class Fetching:
             if node not in self._active:
                 self._next()
 
-    def _failed(self, node: _Node, each: Coming, error: Exception) -> None:
-        """A file cannot be kept, and after some errors no other one either."""
+    def _failed(self, node: _Node, error: Exception) -> None:
+        """A file cannot be kept."""
         node.drop()
-        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        what = f"{_shown(each.file.path)} of {node.agent.name}: "
+        each = node.coming[0]
+        why = f"cannot write {each.target}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        self._problems.append(shown(f"{each.file.path} of {node.agent.name}: {why}"))
         if isinstance(error, OSError) and error.errno in _FATAL:
-            left = sum(len(node.coming) for node in self._nodes.values())
-            self._problems.append(f"{what}cannot write {_shown(each.target)}: {why}; {_files(left)} missing")
-            self._end()
-        else:
-            self._problems.append(what + _shown(why))
+            self.stop()
 
     # -- the end -------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         self.close()
-        came = _files(len(self._came))
         here = f"; {_files(self._here)} here already" if self._here else ""
+        names = [agent.name for agent in self._nodes]
         if self._came:
             size = as_text(sum(each.file.size for _, each in self._came))
-            from_, to = {name for name, _ in self._came}, _folders(each for _, each in self._came)
-            names = _names(agent.name for agent in self._nodes if agent.name in from_)
+            from_ = listed((name for name in names if name in {each for each, _ in self._came}), 4)
             older = f"; {self._replaced} replaced older ones" if self._replaced else ""
-            self._say("info", f"fetched {came}, {size} from {names} to {to}{older}{here}")
+            came = (
+                f"fetched {_files(len(self._came))}, {size} from {from_} to {_folders(each for _, each in self._came)}"
+            )
+            self._say("info", came + older + here)
         elif self._here:
             self._say("info", f"fetched nothing{here}")
         elif not self._problems:
-            patterns, names = (
-                _names(f"'{each.pattern}'" for each in self._wanted),
-                _names(agent.name for agent in self._nodes),
-            )
+            patterns = listed((f"'{each.pattern}'" for each in self._wanted), 4)
             but = ", or only as they were sent" if self._in_tree else ""
-            self._say("warning", f"nothing to fetch: no files match {patterns} on {names}{but}")
+            self._say("warning", f"nothing to fetch: no files match {patterns} on {listed(names, 4)}{but}")
         if self._apart:
             what = "files that differ between nodes, or from a newer one here, have the node in the path"
-            self._say("warning", f"{what}: {_names(map(_shown, self._apart), 2)}")
+            self._say("warning", f"{what}: {listed(map(shown, self._apart), 2)}")
         if self._outside:
             what = "left there: links that lead out of the working directory"
             self._say("warning", f"{what}, such as {self._outside[0]}")
@@ -498,31 +461,18 @@ class Fetching:
 def _stays_inside(file: Entry) -> bool:
     """Whether a link leads to a place below the folder that the files come from, whatever other links there are."""
     parts = file.content.split("/")
-    up = 0
-    while up < len(parts) and parts[up] == "..":
-        up += 1
+    up = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
     return not os.path.isabs(file.content) and up <= file.path.count("/") and ".." not in parts[up:]
 
 
-def _folders(files: Iterable[Coming]) -> str:
+def _folders(coming: Iterable[Coming]) -> str:
     """The folders that hold all of these."""
     found: dict[str, list[str]] = {}
-    for each in files:
+    for each in coming:
         found.setdefault(each.base, []).append(os.path.dirname(each.path) or ".")
     places = (os.path.normpath(os.path.join(base, os.path.commonpath(below))) for base, below in found.items())
-    return _names(place if place.startswith(("/", ".")) else f"./{place}" for place in places)
+    return listed((place if place.startswith(("/", ".")) else f"./{place}" for place in places), 4)
 
 
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _names(names: Iterable[str], most: int = 4) -> str:
-    """The first of these names, each once."""
-    found = list(dict.fromkeys(names))
-    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
-
-
-def _shown(text: str) -> str:
-    """A text from another machine, on one line."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)

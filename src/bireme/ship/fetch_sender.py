@@ -49,11 +49,7 @@ class Wanted(Value):
 
 
 def parse(text: str) -> Wanted:
-    """Read a value of ``--fetch``, ``PATTERN`` or ``PATTERN:DIR``; the last colon separates the two.
-
-    Raises:
-        BadInputError: the pattern is empty, or leads out of the ranks' working directory.
-    """
+    """Read a value of ``--fetch``, ``PATTERN`` or ``PATTERN:DIR``; the last colon separates the two."""
     before, colon, after = text.rpartition(":")
     pattern, folder = (before, after) if colon else (text, "")
     if not pattern:
@@ -131,11 +127,7 @@ class FetchSender:
         in_steps(self._loop, self._look(fetch))
 
     def want(self, want: Want) -> None:
-        """Send what is wanted of the files in these places.
-
-        Raises:
-            ProtocolError: there are no such files.
-        """
+        """Send what is wanted of the files in these places."""
         if any(not 0 <= place < len(self._files) for place in want.places):
             raise ProtocolError("it wants files that were not found")
         wanted = [self._files[place] for place in want.places]
@@ -145,11 +137,7 @@ class FetchSender:
             self._out.send(lambda buffer: files.contents(self._top, wanted, buffer))
 
     def grant(self, size: int) -> None:
-        """Let this many more bytes be sent.
-
-        Raises:
-            ProtocolError: fewer were sent.
-        """
+        """Let this many more bytes be sent."""
         self._out.grant(size)
 
     def _skip(self, error: OSError) -> bool:

@@ -33,9 +33,6 @@ def open_folder(top: int, path: str, *, make: bool = False) -> int:
 
     Args:
         make: make the folders that are missing.
-
-    Raises:
-        OSError: it does not exist, or a part of its path is a link.
     """
     fd = os.dup(top)
     for part in path.split("/") if path else ():
@@ -53,11 +50,7 @@ def open_folder(top: int, path: str, *, make: bool = False) -> int:
 
 
 def open_file(top: int, path: str) -> int:
-    """Open a regular file below an open folder, to read it.
-
-    Raises:
-        OSError: it does not exist, is no regular file, or a part of its path is a link.
-    """
+    """Open a regular file below an open folder, to read it."""
     folder, _, name = path.rpartition("/")
     parent = open_folder(top, folder)
     try:
@@ -172,9 +165,6 @@ def walk(
         enters: whether to enter the folder of this path.
         on_error: called with the path of a folder that cannot be read; ``None``: raise the error.
         mounts: whether to enter what is mounted there.
-
-    Raises:
-        OSError: a folder cannot be read, is too deep, or something is mounted there.
     """
     try:
         if below.count("/") > _DEEPEST:  # we have no more descriptors
@@ -239,9 +229,6 @@ class Draft:
         folder: the folder, open; ``None``: take the data, but do not keep them.
         name: its path there.
         entry: what it is to be.
-
-    Raises:
-        OSError: it cannot be made.
     """
 
     def __init__(self, folder: int | None, name: str, entry: Entry) -> None:
@@ -270,9 +257,6 @@ class Draft:
 
         Args:
             is_there: the file has them already.
-
-        Raises:
-            OSError: they cannot be written, but count as taken.
         """
         begin, end = self._spans.pop()
         if begin + len(data) < end:
@@ -323,9 +307,6 @@ def copy(top: int, path: str, folder: int, name: str, entry: Entry) -> Generator
         folder: the open folder for the copy.
         name: the path there.
         entry: what it is to be; without a digest, the content is not compared.
-
-    Raises:
-        OSError: it cannot be written.
     """
     try:
         source = open_file(top, path)

@@ -89,11 +89,7 @@ def make(name: str, entries: Iterable[Entry]) -> Manifest:
 
 
 def read(text: bytes) -> Manifest:
-    """Read an encoded manifest.
-
-    Raises:
-        ManifestError: it is malformed, or names a path outside of the tree.
-    """
+    """Read an encoded manifest."""
     try:
         plain = json.loads(text)
         name, rows = plain["name"], plain["entries"]
@@ -105,12 +101,13 @@ def read(text: bytes) -> Manifest:
         raise ManifestError("it is not a manifest") from None
     if not isinstance(name, str) or "/" in name or not _is_inside(name):
         raise ManifestError("it names no folder")
-    closed = {entry.path for entry in entries if is_valid(entry) and entry.kind != "folder"}
     for entry in entries:
         if not is_valid(entry):
             raise ManifestError(f"it has an invalid entry: {entry.path!r:.80}")
-        if not closed.isdisjoint(prefixes(entry.path)[:-1]):
-            raise ManifestError(f"it has something inside a file or link: {entry.path!r:.80}")
+    closed = {entry.path for entry in entries if entry.kind != "folder"}
+    for folder in {entry.path.rpartition("/")[0] for entry in entries}:
+        if not closed.isdisjoint(prefixes(folder)):
+            raise ManifestError(f"it has something inside a file or link: {folder!r:.80}")
     if len({entry.path for entry in entries}) < len(entries):
         raise ManifestError("it has one path twice")
     return Manifest(name, entries, text, hashlib.sha256(text).hexdigest())

@@ -166,11 +166,7 @@ class Outgoing:
         self.send(source)
 
     def grant(self, size: int) -> None:
-        """Let so much more be sent, for so much that was taken.
-
-        Raises:
-            ProtocolError: that was not sent.
-        """
+        """Let so much more be sent, for so much that was taken."""
         if size > WINDOW - self._window:
             raise ProtocolError("it has taken more than was sent")
         self._window += size

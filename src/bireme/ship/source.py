@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import time
-from errno import ELOOP
-from itertools import chain
+from errno import ELOOP, ENOENT, ENOTDIR
+from itertools import chain, islice
 
 from bireme.errors import BadInputError, ProtocolError
+from bireme.planning.trust import reason_to_pass_over
+from bireme.regular_file import open_regular
 from bireme.resources.cache import cache_folder, keep
+from bireme.resources.pool import listed
 from bireme.ship import files, manifest
 from bireme.ship.manifest import prefixes
 from bireme.ship.messages import WINDOW, Outgoing
@@ -62,6 +66,8 @@ the disk, half a minute later.
 """
 _TIMELESS = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that never do that: a mapped file has no times that count."""
+_CLOSED = r"(?m)^warning: could not open directory '(.*/)': Permission denied$"
+"""What git says of a folder that is not tracked."""
 _NAMED = 5
 """How many files of a kind a message names."""
 
@@ -100,11 +106,7 @@ class SourceTree(Value):
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
-    """Find the tree of a job, and what it holds.
-
-    Raises:
-        BadInputError: there is none, it is too large, or it cannot be read.
-    """
+    """Find the tree of a job, and what it holds."""
     assert spec.ship is not None
     cwd = os.getcwd()
     root = _top_of_git(environ) if spec.ship == GIT else os.path.realpath(spec.ship)
@@ -113,20 +115,16 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
-    top, replaced = os.open(root, files.FOLDER), dict[str, None]()
+    top, left = os.open(root, files.FOLDER), dict[str, str]()
     try:
-        items = _of_git(top, "", environ, replaced) if spec.ship == GIT else _in_folder(top)
+        items = _of_git(top, "", environ, left) if spec.ship == GIT else _in_folder(top)
         also = [_also(root, path) for path in spec.ship_also]
-        found, stats, notes = _look_at(chain(items, _of_paths(top, "", also, replaced)))
-        if replaced:
-            notes.append(f"what git tracks below {_named(list(replaced))} not sent: a link has replaced it")
+        found, stats = _look_at(chain(items, _of_paths(top, "", also, left)), left)
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
         below = cwd[len(root.rstrip("/")) + 1 :]
         if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
-            found[below] = manifest.Entry(
-                kind="folder", path=below
-            )  # it may hold nothing else, but the ranks start there
+            found[below] = manifest.Entry(kind="folder", path=below)  # it may hold nothing, but the ranks start there
         digests = _digests(top, root, found, stats, environ)
     finally:
         os.close(top)
@@ -136,8 +134,10 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         for path, entry in found.items()
         if entry.kind != "folder" or path not in holding
     ]
-    made = manifest.make(os.path.basename(root) or "root", entries)
-    return SourceTree(roots, made, os.urandom(6).hex(), tuple(notes))
+    name = os.path.basename(root).lstrip(".") or "root"  # ".lock" beside the tree is ours
+    reasons = {why: [path for path in left if left[path] == why] for why in dict.fromkeys(left.values())}
+    notes = tuple(f"{_named(paths)} not sent: {why}" for why, paths in reasons.items())
+    return SourceTree(roots, manifest.make(name, entries), os.urandom(6).hex(), notes)
 
 
 def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
@@ -164,14 +164,14 @@ def _target(roots: Sequence[str], path: str, target: str) -> str:
 
 
 def _top_of_git(environ: Mapping[str, str]) -> str:
-    said = _git(["rev-parse", "--show-toplevel"], None, environ)
+    said, _ = _git(["rev-parse", "--show-toplevel"], None, environ)
     return os.path.realpath(os.fsdecode(said.rstrip(b"\n")))
 
 
-def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -> bytes:
-    """What git prints. The configuration of a repository names programs: none of them is run."""
+def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -> tuple[bytes, str]:
+    """What git prints, and what it warns of. The configuration of a repository names programs: none of them is run."""
     hint = "type --ship=. to send the working directory as it is"
-    own = {**environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
+    own = {**environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     quiet = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "protocol.allow=never")
     command = ["git", *(word for setting in quiet for word in ("-c", setting)), *words]
     enter = None if folder is None else lambda: os.fchdir(folder)
@@ -179,48 +179,51 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
         done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, preexec_fn=enter)
     except OSError as error:
         raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
+    warned = done.stderr.decode(errors="surrogateescape")
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        said = warned.strip().splitlines() or [f"exit code {done.returncode}"]
         if "not a git repository" in said[0]:
             raise BadInputError("the working directory is not in a git repository", hint=hint, where=WHERE)
-        raise BadInputError(f"git {words[0]}: {said[0]}", hint=hint, where=WHERE)
-    return done.stdout
+        raise BadInputError(f"git {words[0]}: {shown(said[0])}", hint=hint, where=WHERE)
+    return done.stdout, warned
 
 
-def _of_git(top: int, below: str, environ: Mapping[str, str], replaced: dict[str, None]) -> Iterator[Item]:
+def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, str]) -> Iterator[Item]:
     """What git tracks in a folder, and what it neither tracks nor ignores; also in repositories inside it.
 
     Also FIFOs, sockets and devices beside these files: git does not name what it cannot track.
     """
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-    said = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
+    said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
+    left |= dict.fromkeys((below + folder for folder in re.findall(_CLOSED, warned)), "it cannot be read")
     paths = [os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name]
     well = [path for path in paths if not {"", ".", "..", ".git"} & {*path.split("/")}]
-    for item in _of_paths(top, below, well, replaced, special=True):
+    for item in _of_paths(top, below, well, left, special=True):
         yield item
         path, holder, name, there = item
         if stat.S_ISDIR(there.st_mode):
             try:
                 inner = os.open(name, files.FOLDER, dir_fd=holder)
-            except OSError:  # removed, or replaced by a link
+            except OSError as error:  # removed, or replaced by a link
+                _refuse_closed(path, error)
                 continue
             try:
                 os.stat(".git", dir_fd=inner)
-                yield from _of_git(inner, f"{path}/", own, replaced)
-            except FileNotFoundError:
-                pass
+                yield from _of_git(inner, f"{path}/", own, left)
+            except OSError as error:
+                _refuse_closed(path, error)
             finally:
                 os.close(inner)
 
 
 def _of_paths(
-    top: int, below: str, paths: Sequence[str], replaced: dict[str, None], *, special: bool = False
+    top: int, below: str, paths: Sequence[str], left: dict[str, str], *, special: bool = False
 ) -> Iterator[Item]:
     """What there is at these paths in a folder. Git also names files that were removed.
 
     Args:
         below: begins the paths of what is found.
-        replaced: gets the links in place of folders.
+        left: gets what is not sent, by path, and why.
         special: also find FIFOs, sockets and devices beside these paths.
     """
     folders: dict[str, dict[str, None]] = {}
@@ -231,12 +234,9 @@ def _of_paths(
         try:
             holder = files.open_folder(top, folder)
         except OSError as error:
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.errno != ELOOP:
-                _refuse_unreadable(below + folder, error)
-            for part in prefixes(folder):
-                if _is_link(top, part):
-                    replaced[below + part] = None
-                    break
+            _refuse_closed(below + folder, error)
+            links = (part for part in prefixes(folder) if _is_link(top, part))
+            left |= {f"{below}{part}/": "a link has replaced it" for part in islice(links, 1)}
             continue
         try:
             if special:
@@ -278,19 +278,24 @@ def _also(root: str, path: str) -> str:
     return os.path.relpath(place, root)
 
 
+def _refuse_closed(path: str, error: OSError) -> None:
+    """Refuse a folder that cannot be read, unless it was removed, or replaced by a link or file."""
+    if error.errno not in (ENOENT, ENOTDIR, ELOOP):
+        _refuse_unreadable(path, error)
+
+
 def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
     raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE)
 
 
-def _look_at(items: Iterator[Item]) -> tuple[dict[str, Entry], dict[str, os.stat_result], list[str]]:
-    """The files, links and folders, what the system says of the files, and notes.
+def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Entry], dict[str, os.stat_result]]:
+    """The files, links and folders, and what the system says of the files.
 
     One's own output is another at each start, and grows: it is left out.
     """
     found: dict[str, Entry] = {}
     stats: dict[str, os.stat_result] = {}
-    special: list[str] = []
-    own = [(there.st_dev, there.st_ino) for there in _outputs()]
+    own = {*_outputs()}
     for item in items:
         path, _, _, there = item
         if (there.st_dev, there.st_ino) in own:
@@ -302,31 +307,32 @@ def _look_at(items: Iterator[Item]) -> tuple[dict[str, Entry], dict[str, os.stat
         except OSError as error:
             _refuse_unreadable(path, error)
         if entry is None:
-            special.append(path)
+            left[path] = "only files, folders and links are"
             continue
         found[path] = entry.replace(mtime=0)
         if entry.kind == "file":
             stats[path] = there
-    return found, stats, [f"{_named(special)} not sent: only files, folders and links are"] if special else []
+    return found, stats
 
 
 def _named(paths: Sequence[str]) -> str:
     """The first of these paths, and how many there are, as the subject of a sentence."""
-    names = ", ".join(path if path.isprintable() else ascii(path)[1:-1] for path in paths[:_NAMED])
-    if len(paths) == 1:
-        return f"{names} is"
-    return f"{names} are" if len(paths) <= _NAMED else f"{names} and {len(paths) - _NAMED} more are"
+    return f"{listed(map(shown, paths), _NAMED)} {'is' if len(paths) == 1 else 'are'}"
 
 
-def _outputs() -> Iterator[os.stat_result]:
-    """The files to which this process writes its output and its messages."""
+def shown(text: str) -> str:
+    """A text from elsewhere, on one line."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)
+
+
+def _outputs() -> Iterator[tuple[int, int]]:
+    """The device and inode of the files to which this process writes its output and its messages."""
     for fd in (1, 2):
         try:
             there = os.fstat(fd)
         except OSError:
             continue
-        if stat.S_ISREG(there.st_mode):
-            yield there
+        yield there.st_dev, there.st_ino
 
 
 def _refuse_large(root: str, found: Mapping[str, Entry], limit: int) -> None:
@@ -413,10 +419,10 @@ def _store(root: str, environ: Mapping[str, str]) -> str:
 
 
 def _load(store: str) -> dict[str, list[Any]]:
-    """The stamp and the digest of files, by path."""
+    """The stamp and the digest of files, by path; nothing if others may have written it."""
     try:
-        with open(store, "rb") as file:
-            known = json.load(file)
+        with open(open_regular(store, os.O_NOFOLLOW), "rb") as file:
+            known = {} if reason_to_pass_over(store, file.fileno()) else json.load(file)
         return {path: row for path, row in known.items() if len(row) == 5 and isinstance(row[-1], str)}
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return {}
@@ -451,11 +457,7 @@ class Shipment:
         """Whether a file is not what the manifest says."""
 
     def send(self, member: Receiver, need: Need) -> None:
-        """Begin to send an agent what it needs.
-
-        Raises:
-            ProtocolError: there is no such thing in the tree, or it was sent already.
-        """
+        """Begin to send an agent what it needs."""
         asked = (member, bool(need.spans))
         if asked in self._asked or need.spans[-1:] > (len(self._tree.manifest.entries),):
             raise ProtocolError("it asked twice, or for files that are not in the tree")
@@ -474,11 +476,7 @@ class Shipment:
             self._say("info" if size > WINDOW else "debug", note)
 
     def taken(self, member: Receiver, taken: Taken) -> None:
-        """Go on: an agent has taken so much.
-
-        Raises:
-            ProtocolError: that was not sent.
-        """
+        """Go on: an agent has taken so much."""
         if member not in self._streams:
             raise ProtocolError("it has taken more than was sent")
         self._streams[member].grant(taken.size)
@@ -489,11 +487,7 @@ class Shipment:
             self._streams.pop(member).end()
 
     def wrong(self, _: Receiver, wrong: Wrong) -> None:
-        """A file was not what the manifest says: forget its digest, and end this try of the job.
-
-        Raises:
-            ProtocolError: there is no such file.
-        """
+        """A file was not what the manifest says: forget its digest, and end this try of the job."""
         entries = self._tree.manifest.entries
         if wrong.place >= len(entries):
             raise ProtocolError("it spoke of a file that is not in the tree")

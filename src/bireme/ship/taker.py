@@ -199,11 +199,7 @@ class TreeTaker:
         self._send(need)
 
     def take(self, data: bytes) -> None:
-        """Take a piece of what was asked for.
-
-        Raises:
-            ProtocolError: nothing was asked for.
-        """
+        """Take a piece of what was asked for."""
         if self._over:
             return  # the runner has not heard of it yet
         self._taken += len(data)

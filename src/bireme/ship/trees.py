@@ -21,6 +21,7 @@ import time
 from collections import Counter
 
 from bireme import drafts
+from bireme.regular_file import open_regular
 from bireme.resources.owned_folder import make_owned
 from bireme.ship import files, manifest
 from bireme.ship.files import Draft, stamp_of
@@ -29,7 +30,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
 
     from bireme.ship.files import Stamp
     from bireme.ship.manifest import Entry, Manifest
@@ -105,9 +106,6 @@ class NewTree:
     Args:
         folder: of all trees.
         made_from: what the tree will hold.
-
-    Raises:
-        OSError: its folder cannot be created.
     """
 
     def __init__(self, folder: str, made_from: Manifest) -> None:
@@ -130,15 +128,15 @@ class NewTree:
 
     def begin(self) -> Iterator[None]:
         """Make, in steps, the folders, and what has no data."""
-        for folder in {entry.path.rpartition("/")[0]: None for entry in self.manifest.entries}:
-            os.makedirs(f"{self.path}/{folder}", exist_ok=True)
-            yield
+        made = set()
         for entry in self.manifest.entries:
-            if entry.kind == "folder":
-                os.mkdir(entry.path, dir_fd=self.top)
-            elif not entry.data:
-                Draft(self.top, entry.path, entry).close(entry.mode)
             yield
+            folder = entry.path if entry.kind == "folder" else entry.path.rpartition("/")[0]
+            if folder not in made:
+                os.makedirs(f"{self.path}/{folder}", exist_ok=True)
+                made.add(folder)
+            if entry.kind != "folder" and not entry.data:
+                Draft(self.top, entry.path, entry).close(entry.mode)
 
     def take_spare(self, entry: Entry, folder: int, name: str) -> None:
         """Get a spare file, unless another tree was faster."""
@@ -146,16 +144,12 @@ class NewTree:
             os.rename(name, entry.path, src_dir_fd=folder, dst_dir_fd=self.top)
         except OSError:
             return
-        os.chmod(entry.path, entry.mode, dir_fd=self.top)
+        os.chmod(entry.path, entry.mode, dir_fd=self.top)  # the same content may have had others
         os.utime(entry.path, dir_fd=self.top)
         del self.missing[entry.path]
 
     def finish(self, name: str) -> HeldTree:
-        """Make the tree complete: give its folder this name.
-
-        Raises:
-            OSError: there is such a folder.
-        """
+        """Make the tree complete: give its folder this name."""
         with open(f"{self._folder}/{MANIFEST}", "xb") as file:
             file.write(self.manifest.text)
         os.rename(self._folder, name)
@@ -182,10 +176,6 @@ class Trees:
 
     Args:
         cache: Bireme's folder in the user's cache.
-
-    Raises:
-        BadInputError: others can change or replace it.
-        OSError: it cannot be created.
     """
 
     def __init__(self, cache: str) -> None:
@@ -205,12 +195,10 @@ class Trees:
 
     def jobs(self) -> list[str]:
         """The names of the trees of jobs, the last used first."""
-        return self._newest(
-            [name for name in os.listdir(self.folder) if name[0] != "." and name[-4:] != TEMPORARY], LOCK
-        )
+        return self._newest(lambda name: name[0] != "." and not name.endswith(TEMPORARY), LOCK)
 
-    def _newest(self, names: list[str], inner: str) -> list[str]:
-        """These names, the newest first, by the time of what is inside."""
+    def _newest(self, fits: Callable[[str], bool], inner: str = "") -> list[str]:
+        """The names that fit, the newest first, by the time of what is inside."""
 
         def used(name: str) -> float:
             try:
@@ -218,7 +206,7 @@ class Trees:
             except OSError:
                 return 0.0
 
-        return sorted(names, key=used, reverse=True)
+        return sorted(filter(fits, os.listdir(self.folder)), key=used, reverse=True)
 
     def _locked(self, name: str, kind: int) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
@@ -251,7 +239,7 @@ class Trees:
 
     def _manifest_text(self, name: str) -> bytes:
         try:
-            with open(f"{self.folder}/{name}/{MANIFEST}", "rb") as file:
+            with open(open_regular(f"{self.folder}/{name}/{MANIFEST}", os.O_NOFOLLOW), "rb") as file:
                 return file.read()
         except OSError:
             return b""
@@ -301,11 +289,7 @@ class Trees:
             os.close(top)
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
-        """Make a tree complete; it becomes that of the job, unless another agent was faster.
-
-        Raises:
-            OSError: that is not possible.
-        """
+        """Make a tree complete; it becomes that of the job, unless another agent was faster."""
         try:
             return new.finish(f"{self.folder}/{job}")
         except OSError:
@@ -334,8 +318,7 @@ class Trees:
         own = self._spares(made.manifest)
         try:
             yield from self._make_spares(made, only)
-            spares = [name for name in os.listdir(self.folder) if name.startswith(SPARE)]
-            for name in self._newest(spares, "")[NEWEST:]:
+            for name in self._newest(lambda name: name.startswith(SPARE))[NEWEST:]:
                 yield from files.remove(self.folder, name)
         except OSError:  # others need the room
             yield from files.remove(self.folder, own)
@@ -422,7 +405,8 @@ def _spare_names(made_from: Manifest) -> dict[str, Entry]:
     for entry in made_from.entries:
         if entry.data:
             content = _content(entry)
-            names[hashlib.sha256(repr((content, count[content])).encode()).hexdigest()] = entry
+            name = f"{entry.content} {entry.size} {entry.parts} {count[content]}"
+            names[hashlib.sha256(name.encode()).hexdigest()] = entry
             count[content] += 1
     return names
 
@@ -443,7 +427,7 @@ def _mark() -> int:
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return int(file.read(7), 16) * 10**9
+            return (10**9 + int(file.read(7), 16)) * 10**9  # after 2001: some file systems know no time before 1980
     except (OSError, ValueError):
         return 0
 
