@@ -1,9 +1,9 @@
 """Chooses the tests for what was changed: `python -m tests.changed [BASE]` prints their files, the nearest first.
 
 Changed is what differs from the commit BASE (by default where this branch has left ``origin/main``), committed or not.
-A module's tests are those of its own name, those that import it, and those of its package; where there are none, those
-of the modules that import it. Of more than `MOST` files, those are chosen that import the fewest other modules: they
-are about it. `make test-changed` runs the quick tests among them.
+A module's tests are those of its own name and those that import it; where there are none, those of the modules that
+import it, or of the whole package. Of more than `MOST` files those count that import the fewest other modules, because
+they are about it. `make test-changed` runs the quick tests among them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ ROOT = Path(__file__).parent.parent
 MOST = 10
 ALWAYS = ("tests/test_layers.py", "tests/test_keywords.py", "tests/test_docs.py")
 """The structure and the documentation: what holds for every module."""
-FOLDERS = {"planning": "plan", "options": "cli", "agent": "process", "launch": "run", "api": "run"}
+FOLDERS = {"planning": "plan", "options": "cli"}
 """Packages whose tests are in a folder of another name."""
+WHOLE = {
+    "backends": ("backends/test_golden.py", "backends/test_contract.py"),
+    "cluster": ("control/test_agent_protocol.py", "cluster/test_world.py", "cluster/test_manners.py"),
+    "elastic": ("elastic/test_elastic_job.py", "run/test_elastic.py"),
+    "tune": ("tune/test_command.py", "golden/test_golden.py"),
+    "": ("run/test_arguments.py", "run/test_output.py", "run/test_signals.py", "test_sent_agent.py"),
+}
+"""What tests a package as a whole, by starting the command; "": the others."""
 
 
 def changed(base: str) -> set[str]:
@@ -58,9 +66,8 @@ def tests_of(module: str, tests: dict[str, set[str]], sources: dict[str, set[str
         found = [file for file, known in tests.items() if near & known or f"{folder}test_{name}" in file]
         if found:
             return sorted(found, key=distance)[:MOST]
-        further = {each for each, known in sources.items() if near & known}
-        near = further - near
-    return []
+        near = {each for each, known in sources.items() if near & known} - near
+    return [f"tests/{file}" for file in WHOLE.get(package.partition(".")[0], WHOLE[""])]
 
 
 def main(base: str = "") -> None:

@@ -116,31 +116,32 @@ def start_plan(spec: JobSpec, active: Pool, job: JobFacts, nodes: Mapping[str, N
         active: host → slot ids, after the filters, in the order of the pool.
         nodes: the facts about the hosts in ``active``; a node that plans for itself has only its own.
     """
-    world_size = _world_size(spec, active)
-    made = tuple(_node_plans(spec, active, job, lambda _, host: nodes.get(host)))
-    return _whole(job, world_size, made)
+    return sketch(spec, active, job, nodes.get).whole()
 
 
-def _whole(job: JobFacts, world_size: int, nodes: tuple[NodePlan, ...]) -> StartPlan:
-    return StartPlan(
+def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts | None]) -> Sketch:
+    """Make a plan whose nodes are made on demand; a node without facts has no plan."""
+    head = StartPlan(
         job_id=job.job_id,
         accelerator=job.accelerator,
-        world_size=world_size,
+        world_size=_world_size(spec, active),
         master_addr=job.master_addr,
         master_port=job.master_port,
-        nodes=nodes,
+        nodes=(),
         local_rank_flag=job.local_rank_flag,
     )
 
-
-def sketch(spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[str], NodeFacts]) -> Sketch:
-    """Make a plan whose nodes are made on demand."""
-
     def part(first: int, end: int) -> Iterator[NodePlan]:
-        return _node_plans(spec, active, job, lambda number, host: facts(host) if first <= number < end else None)
+        first_rank = 0
+        for node_rank, (host, slots) in enumerate(active.items()):
+            known = facts(host) if first <= node_rank < end else None
+            if known is not None:
+                place = {"node_rank": node_rank, "nodes": len(active), "world_size": head.world_size}
+                env = node_environment(spec, job, known, slots, host=host, **place)
+                yield _node_plan(spec, job, known, slots, node_rank, first_rank, env)
+            first_rank += len(slots)
 
-    world_size = _world_size(spec, active)
-    return Sketch(_whole(job, world_size, ()), tuple(map(len, active.values())), part)
+    return Sketch(head, tuple(map(len, active.values())), part)
 
 
 def _world_size(spec: JobSpec, active: Pool) -> int:
@@ -151,25 +152,9 @@ def _world_size(spec: JobSpec, active: Pool) -> int:
         named.append(("--stdin", int(spec.stdin)))
     for option, rank in named:
         if not 0 <= rank < world_size:
-            raise BadInputError(
-                f"no such rank: {rank} (the job has {world_size})",
-                hint=f"use 0 to {world_size - 1}",
-                where=option,
-            )
+            what = f"no such rank: {rank} (the job has {world_size})"
+            raise BadInputError(what, hint=f"use 0 to {world_size - 1}", where=option)
     return world_size
-
-
-def _node_plans(
-    spec: JobSpec, active: Pool, job: JobFacts, facts: Callable[[int, str], NodeFacts | None]
-) -> Iterator[NodePlan]:
-    """Yield the plans of the nodes for which ``facts``, given their number and name, returns facts."""
-    world_size = sum(map(len, active.values()))
-    first_rank = 0
-    for node_rank, (host, slots) in enumerate(active.items()):
-        known = facts(node_rank, host)
-        if known is not None:
-            yield _node_plan(spec, job, known, slots, node_rank, len(active), first_rank, world_size, host)
-        first_rank += len(slots)
 
 
 def _node_plan(
@@ -178,12 +163,9 @@ def _node_plan(
     facts: NodeFacts,
     slots: tuple[str, ...],
     node_rank: int,
-    nodes: int,
     first_rank: int,
-    world_size: int,
-    host: str,
+    env: Mapping[str, str],
 ) -> NodePlan:
-    env = node_environment(spec, job, facts, slots, node_rank=node_rank, nodes=nodes, world_size=world_size, host=host)
     error_dir = os.path.join(facts.temporary, f"bireme-{job.job_id}")
     workers = []
     for local_rank, slot in enumerate(slots):
