@@ -144,7 +144,7 @@ def _entry(option: Option, width: int) -> list[str]:
     long = [name for name in option.names if name.startswith("--")]
     left = "  " + ", ".join([*short, *long]) + option.usage
     text = option.help
-    if option.kind == "choice" and "prefix" not in option.choices:
+    if option.kind == "choice" and f"{option.choices[-1]}: " not in text:  # the text explains them one by one
         text += f": {', '.join(option.choices)}"
     rows = _wrapped(text, width - _LEFT)
     if len(left) > _LEFT - 2:

@@ -168,17 +168,18 @@ GROUPS: Groups = {
         Option("list", "--env NAME=VALUES", "an environment variable that varies: OMP_NUM_THREADS=1,2,4", _TUNE),
         Option("list", "--in FILE:KEY=VALUES", "a key of a JSON, YAML, TOML or HJSON file that varies: "
             "config.yaml:training.batch=8,16", _TUNE),
-        Option("list", "--when CONDITION", "a parameter counts only under a condition: 'offload only if stage >= 2'",
+        Option("list", "--when CONDITION", "use a parameter only under a condition: 'offload only if stage >= 2'",
             _TUNE),
-        Option("list", "--constraint EXPRESSION", "only such points are tried: 'batch * accum == 256'", _TUNE),
+        Option("list", "--constraint EXPRESSION", "try only points for which this holds: 'batch * accum == 256'",
+            _TUNE),
         Option("list", "--default NAME=VALUE", "what the program does today, the baseline: batch=32 (default: the "
             "first value of each)", _TUNE),
         Option("list", "--maximize --maximise FIGURE", "the figure that should be large: a pattern of the output "
             "('samples/s: {}'), a key of a JSON file (result.json:speed), or a figure of bireme.report", _TUNE),
-        Option("list", "--minimize --minimise FIGURE", "the figure that should be small; time is that of the program "
-            "by the clock", _TUNE),
-        Option("list", "--limit LIMIT", "what a good configuration keeps to: 'p99: {} < 200', 'peak_memory < 20GiB'",
-            _TUNE),
+        Option("list", "--minimize --minimise FIGURE", "the figure that should be small; time is how long the program "
+            "runs", _TUNE),
+        Option("list", "--limit LIMIT", "a limit that a good configuration must keep: 'p99: {} < 200', 'peak_memory < "
+            "20GiB'", _TUNE),
         Option("seconds", "--budget TIME", "time for the whole study: 90s, 30m, 1h30m (default: until nothing better "
             "is expected); for a DeepSpeed configuration it bounds only the rounds after the search", _TUNE,
             zero="would leave no time for a trial"),
@@ -188,8 +189,9 @@ GROUPS: Groups = {
         Option("word", "--effect PERCENT", "the smallest difference that matters, in percent (default: 2)", _TUNE),
         Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
             "optuna:SAMPLER", _TUNE, default=""),
-        Option("count", "--seed N", "another seed gives another order of trials (default: 0)", _TUNE, default=0),
-        Option("list", "--warm_start FILE", "begin with results of earlier: a table (FILE.csv) with a column for each "
+        Option("count", "--seed N", "start of the random numbers, which give the order of trials (default: 0)", _TUNE,
+            default=0),
+        Option("list", "--warm_start FILE", "begin with earlier results: a table (FILE.csv) with a column for each "
             "parameter and metric, or the folder of a study", _TUNE),
         Option("word", "--results_dir DIR", "folder of the study (default: tuning)", _TUNE, default=""),
         Option("flag", "--ask_tell", "run nothing: propose trials and take results as JSON lines on stdin and stdout",
