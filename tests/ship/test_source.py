@@ -295,6 +295,15 @@ def test_digests_that_others_may_have_written(place: Path, monkeypatch: pytest.M
     assert find(".", 1 << 30).manifest == before.manifest
 
 
+def test_git_does_not_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for somebody who writes to this FIFO."""
+    git("init")
+    os.mkfifo(place / ".gitignore")
+    monkeypatch.setattr(source, "_PATIENCE", 0.2)
+    with pytest.raises(BadInputError, match="git ls-files has not ended in"):
+        find()
+
+
 def test_what_is_neither_file_nor_folder_nor_link(place: Path) -> None:
     for number in range(7):
         os.mkfifo(place / f"fifo{number}")

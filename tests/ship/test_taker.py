@@ -339,6 +339,29 @@ def test_half_a_tree_is_never_used(project: Path) -> None:
     assert not list((project.parent / "cache/bireme/ship").glob("[!.]*.tmp"))  # a lock may stay for an hour
 
 
+def test_agents_that_share_a_folder(project: Path) -> None:
+    """One of them gets the contents, the others its tree."""
+    (project / "large").write_bytes(bytes(20 << 20))
+    begin, go = os.pipe()
+    told, tell = os.pipe()
+    children = []
+    for _ in range(3):
+        children.append(os.fork())
+        if not children[-1]:
+            os.close(go)
+            os.read(begin, 1)  # until all are there
+            taken = Taken(project, job="one")
+            os.write(tell, f"{taken.path} {len(taken.sent)}\n".encode())
+            os._exit(0)
+    for fd in (begin, go, tell):
+        os.close(fd)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    with open(told) as file:
+        found = sorted(line.split() for line in file)
+    (tree,) = trees(project)
+    assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
+
+
 def test_a_store_that_others_can_replace(project: Path) -> None:
     cache = project.parent / "cache"
     Taken(project)

@@ -66,6 +66,8 @@ the disk, half a minute later.
 """
 _TIMELESS = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems that never do that: a mapped file has no times that count."""
+_PATIENCE = 300.0
+"""Seconds that git may take."""
 _CLOSED = r"(?m)^warning: could not open directory '(.*/)': Permission denied$"
 """What git says of a folder that is not tracked."""
 _NAMED = 5
@@ -176,9 +178,12 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     command = ["git", *(word for setting in quiet for word in ("-c", setting)), *words]
     enter = None if folder is None else lambda: os.fchdir(folder)
     try:
-        done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, preexec_fn=enter)
+        null = subprocess.DEVNULL
+        done = subprocess.run(command, env=own, stdin=null, capture_output=True, preexec_fn=enter, timeout=_PATIENCE)
     except OSError as error:
         raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
+    except subprocess.TimeoutExpired:  # as where .gitignore is a FIFO
+        raise BadInputError(f"git {words[0]} has not ended in {_PATIENCE:g} s", hint=hint, where=WHERE) from None
     warned = done.stderr.decode(errors="surrogateescape")
     if done.returncode:
         said = warned.strip().splitlines() or [f"exit code {done.returncode}"]
