@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bireme.cli import tune
 from bireme.errors import BadInputError
 from bireme.options.quantities import seconds_of
 from bireme.tune.define import study_example
@@ -32,10 +33,12 @@ def study(folder, text):
 
 
 def refusal(folder, text):
+    """What the command says of a file: it checks what the file's options may be, as if they had been typed."""
     with pytest.raises(BadInputError) as caught:
         study(folder, text)
+        tune.main([str(folder / "tune.toml")])
     said = str(caught.value)
-    assert said.count("\n") <= 1
+    assert said.count("\n") <= 1 and "no such script" not in said
     return said.replace(f"{folder}/", "")
 
 
@@ -125,14 +128,14 @@ def test_values_of_every_kind(tmp_path):
         (('"samples/s: {}"', '["a: {}", "b: {}", "c: {}"]'), "tune.toml:2: 3 goals: at most two"),
         (('"samples/s: {}"', '"samples/s {} {}"'), "tune.toml:2: "),
         (("[parameters]", 'limits = ["p99: {} < 2", "p99 {}"]\n[parameters]'), "tune.toml:3: no <, <=, > or >="),
-        (("[parameters]", "trials = 0\n[parameters]"), "tune.toml:3: 'trials' is not a whole number of at least 1: 0"),
-        (("[parameters]", "trials = true\n[parameters]"), "tune.toml:3: 'trials' is not a whole number"),
-        (("[parameters]", "confidence = 0.95\n[parameters]"), "'confidence' is not a number of percent from 50 to"),
-        (("[parameters]", 'budget = "2 hours"\n[parameters]'), "tune.toml:3: 'budget' is not a duration: \"2 hours\""),
-        (("[parameters]", "budget = 0\n[parameters]"), "tune.toml:3: 'budget' is not a duration: 0"),
-        (("[parameters]", 'search = "grid"\n[parameters]'), "tune.toml:3: unknown search: 'grid'\n  choose one"),
+        (("[parameters]", "trials = 0\n[parameters]"), "tune.toml:3: --trials: "),
+        (("[parameters]", "trials = true\n[parameters]"), "tune.toml:3: 'trials' must be a string or a number"),
+        (("[parameters]", "confidence = 0.95\n[parameters]"), "tune.toml:3: --confidence: '0.95' is not a number of"),
+        (("[parameters]", 'budget = "2 hours"\n[parameters]'), "tune.toml:3: --budget: "),
+        (("[parameters]", "budget = 0\n[parameters]"), "tune.toml:3: --budget: "),
+        (("[parameters]", 'search = "grid"\n[parameters]'), "tune.toml:3: --search: unknown search: 'grid'\n  choose"),
         (('batch = "8,16"', 'batch = "8,16"\n[launch]\nask_tell = true'), "tune.toml:6: unknown option: 'ask_tell'"),
-        (("[parameters]", "search = 3\n[parameters]"), "tune.toml:3: 'search' must be a string, not"),
+        (("[parameters]", "search = 3\n[parameters]"), "tune.toml:3: --search: unknown search: '3'"),
         (("[parameters]", 'constraints = ["batch >"]\n[parameters]'), "tune.toml:3: not an expression at character"),
         (("[parameters]", 'constraints = [\n"batch > 0",\n"bach > 0"]\n[parameters]'), "toml:5: unknown name 'bach'"),
         (("[parameters]", 'constraints = ["batch > 8"]\n[parameters]'), "such as: default = 16 in [parameters.batch]"),

@@ -154,12 +154,11 @@ def _care(options: Mapping[str, Any]) -> Care | None:
         BadInputError: a number is not one of percent.
     """
     from bireme.tune.deepspeed.finals import Care
-    from bireme.tune.define.spec import share_of
+    from bireme.tune.define.spec import shares
 
-    given = {name: str(options[name]) for name in ("confidence", "effect") if options.get(name) not in (None, "")}
-    if given.get("confidence") in ("0", "0%"):
+    if options["confidence"] in ("0", "0%"):
         return None
-    parts = {name: share_of(word, name, f"--{name}") for name, word in given.items()}
+    parts = shares(options)
     if options.get("budget"):
         parts["seconds"] = options["budget"]
     return Care(**parts)  # type: ignore[arg-type]  # their fields are floats

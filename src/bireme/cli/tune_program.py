@@ -20,11 +20,9 @@ from bireme.resources import program
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
-    from bireme.tune.metrics.metric import Direction, Measure
     from bireme.tune.program.tuning import ProgramResult, Request
 
 NOTHING_WORKS = 1
@@ -95,6 +93,7 @@ def _init() -> int:
 
 def _ask_tell(parsed: Parsed) -> int:
     from bireme.cli.tune_ask_tell import serve
+    from bireme.tune.define.spec import StudySpec
     from bireme.tune.store.stored_study import Study
 
     if parsed.command:
@@ -105,50 +104,8 @@ def _ask_tell(parsed: Parsed) -> int:
             hint = "tell such trials as failed" if name == "limit" else "leave it out"
             raise BadInputError("does not apply to --ask_tell, which runs no program", hint=hint, where=f"--{name}")
     places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
-    declaration, measure = _declared(parsed, tuple(places)), _measured(parsed)
-    return serve(Study(declaration.space, measure.goals, storage=parsed.options["results_dir"], **_bounds(parsed)))
-
-
-def _declared(parsed: Parsed, args: tuple[str, ...]) -> Declaration:
-    """What the command line declares."""
-    from bireme.tune.define.declarations import declare
-
-    options = parsed.options
-    return declare(
-        params=options["param"],
-        envs=options["env"],
-        files=options["in"],
-        conditions=options["when"],
-        constraints=options["constraint"],
-        defaults=options["default"],
-        args=args,
-    )
-
-
-def _measured(parsed: Parsed) -> Measure:
-    """What the command line measures."""
-    from bireme.tune.metrics.metric import parse as parse_measure
-
-    goals: list[tuple[Direction, str]] = [("maximize", text) for text in parsed.options["maximize"]]
-    goals += [("minimize", text) for text in parsed.options["minimize"]]
-    return parse_measure(goals, parsed.options["limit"])
-
-
-def _bounds(parsed: Parsed) -> dict[str, Any]:
-    """How the study searches, and when it ends."""
-    from bireme.tune import samplers
-    from bireme.tune.define.spec import share_of
-
-    options = parsed.options
-    samplers.check(options["search"] or "model_based", "--search")
-    return {
-        "search": options["search"] or "model_based",
-        "seed": options["seed"],
-        "confidence": share_of(options["confidence"] or "95", "confidence", "--confidence"),
-        "effect": share_of(options["effect"] or "2", "effect", "--effect"),
-        "trials": options["trials"],
-        "seconds": options["budget"],
-    }
+    spec = StudySpec.of(parsed.options, places)
+    return serve(Study(spec.declaration.space, spec.measure.goals, storage=spec.results_dir, **spec.bounds))
 
 
 def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
@@ -212,31 +169,27 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
     Raises:
         BadInputError: the study is described wrongly; nothing has been started.
     """
+    from bireme.tune.define.spec import StudySpec
     from bireme.tune.program.tuning import Request
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     refuse_duplicate_starts(spec, environ)
-    declaration = declaration or _declared(parsed, spec.program.args)
-    measure = _measured(parsed)
+    study = StudySpec.of(options, spec.program.args, declaration)
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     if spec.program.kind == "exec":  # also if it was only found to be an executable file of another language
         parsed = parsed.replace(options={**options, "no_python": True})
     setting = make_setting(parsed, spec, environ)
     real = ("bireme", "run", *real_words(parsed, setting))
     return Request(
-        declaration=declaration,
-        measure=measure,
+        study=study,
         setting=setting,
         real=lambda exports: (
             *real,
             *(word for export in exports for word in ("--export", export)),
             spec.program.target,
         ),
-        results_dir=options["results_dir"],
-        warm_start=options["warm_start"],
-        **_bounds(parsed),
     )
 
 

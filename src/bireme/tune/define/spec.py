@@ -1,32 +1,102 @@
-"""Reads how sure an answer must be and which difference matters, in percent as a user writes them: ``95`` or ``2%``.
-
-Bounds are in percent. Those of the effect refuse a fraction (``0.05`` for 5 %): such a study would take 10,000 times as
-many rounds.
-"""
+"""What a study of a program is to find, and within which bounds: study file and command line describe the same."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from bireme.errors import BadInputError
+from bireme.tune import samplers
+from bireme.tune.define.declarations import Declaration, declare
+from bireme.tune.metrics.metric import Direction, Measure, parse
+from bireme.value import Value
 
 _BOUNDS = {"confidence": (50, 99.99), "effect": (0.1, 100)}
+"""In percent. Those of the effect refuse a fraction (``0.05`` for 5 %): such a study would take 10,000 times as many
+rounds."""
 
 
-def share_of(text: str, name: str, where: str) -> float:
-    """A share such as 0.95 from ``confidence`` or ``effect`` in percent.
+class StudySpec(Value):
+    """A study of a program.
+
+    Attributes:
+        results_dir: the folder of the study; "": the usual one.
+        warm_start: tables and folders of results that are known already.
+        search, seed, confidence, effect, trials: see `bireme.tune.study.study.Study`.
+        seconds: the budget of wall time of all runs of the study together; None: no limit.
+    """
+
+    declaration: Declaration
+    measure: Measure
+    results_dir: str = ""
+    warm_start: tuple[str, ...] = ()
+    search: str = "model_based"
+    seed: int = 0
+    confidence: float = 0.95
+    effect: float = 0.02
+    trials: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], args: Sequence[str], declaration: Declaration | None = None) -> StudySpec:
+        """The study that the options of ``bireme tune`` describe.
+
+        Args:
+            args: the program's.
+            declaration: what varies, if a study file says it.
+
+        Raises:
+            BadInputError: the value of an option is wrong.
+        """
+        goals: list[tuple[Direction, str]] = [("maximize", text) for text in options["maximize"]]
+        goals += [("minimize", text) for text in options["minimize"]]
+        search = options["search"] or "model_based"
+        samplers.check(search, "--search")
+        return cls(
+            declaration=declaration or _declared(options, args),
+            measure=parse(goals, options["limit"]),
+            results_dir=options["results_dir"],
+            warm_start=options["warm_start"],
+            search=search,
+            trials=options["trials"],
+            seconds=options["budget"],
+            seed=options["seed"],
+            **shares(options),
+        )
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """How the study searches, and when it ends: options of `bireme.tune.study.study.Study`."""
+        return {name: getattr(self, name) for name in ("search", "seed", "confidence", "effect", "trials", "seconds")}
+
+
+def _declared(options: Mapping[str, Any], args: Sequence[str]) -> Declaration:
+    return declare(
+        params=options["param"],
+        envs=options["env"],
+        files=options["in"],
+        conditions=options["when"],
+        constraints=options["constraint"],
+        defaults=options["default"],
+        args=args,
+    )
+
+
+def shares(options: Mapping[str, Any]) -> dict[str, float]:
+    """Confidence and effect as shares, such as 0.95, as far as they are given in percent: ``95`` or ``2%``.
 
     Raises:
-        BadInputError: it is not a number, or out of bounds.
+        BadInputError: one is no number, or out of bounds.
     """
-    if wrong := wrong_percent(text.strip().removesuffix("%"), name):
-        raise BadInputError(f"{text!r} {wrong}", where=where)
-    return float(text.strip().removesuffix("%")) / 100
-
-
-def wrong_percent(value: object, name: str) -> str:
-    """Why ``value`` is no percentage for ``confidence`` or ``effect``; "" if it is one."""
-    least, most = _BOUNDS[name]
-    try:
-        number = float("nan" if isinstance(value, bool) else value)  # type: ignore[arg-type]  # the error says it
-    except (TypeError, ValueError):
-        number = float("nan")
-    return "" if least <= number <= most else f"is not a number of percent from {least:g} to {most:g}"
+    found = {}
+    for name, (least, most) in _BOUNDS.items():
+        if text := options.get(name):
+            try:
+                percent = float(text.strip().removesuffix("%"))
+            except ValueError:
+                percent = float("nan")
+            if not least <= percent <= most:
+                what = f"{text!r} is not a number of percent from {least:g} to {most:g}"
+                raise BadInputError(what, where=f"--{name}")
+            found[name] = percent / 100
+    return found

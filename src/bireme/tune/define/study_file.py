@@ -9,31 +9,26 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bireme.errors import BadInputError
 from bireme.options.option import Option
-from bireme.options.quantities import seconds_of
 from bireme.options.table import select
-from bireme.tune import samplers
 from bireme.tune.define import toml_lines
 from bireme.tune.define.declarations import Binding, Declaration, Located, ParameterSpec, assemble, choice, nearest
-from bireme.tune.define.spec import wrong_percent
 from bireme.tune.define.toml_lines import TomlFile
 from bireme.tune.metrics import metric as figures
 from bireme.tune.space import value_lists
 from bireme.tune.space.parameter import Parameter, among
 from bireme.value import Value
 
-_TEXTS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
-"""Keys with one text or several, and the option that each text is."""
-_NUMBERS = ("trials", "confidence", "effect", "budget", "seed")
-_WORDS = ("search", "results_dir")
-_PATHS = ("warm_start",)
-_RULES = ("constraints", "conditions")
-_KEYS = ("command", *_TEXTS, *_RULES, *_NUMBERS, *_WORDS, *_PATHS, "launch", "parameters")
+_OPTIONS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
+_OPTIONS |= {name: name for name in ("trials", "confidence", "effect", "budget", "seed", "search", "results_dir")}
+_OPTIONS |= {"warm_start": "warm_start"}
+"""Keys that are options of the command line, and their names there."""
+_KEYS = ("command", *_OPTIONS, "constraints", "conditions", "launch", "parameters")
 _PARAMETER = ("values", "default", "ordered", "memory", "only_if", "flag", "env", "file", "key")
-_NOT_LAUNCH = {"help", "help_all", "autotuning", *_TEXTS.values(), *_NUMBERS, *_WORDS, *_PATHS}
+_NOT_LAUNCH = {"help", "help_all", "autotuning", *_OPTIONS.values()}
 _NOT_LAUNCH |= {"param", "env", "in", "when", "constraint", "default", "init", "ask_tell"}
 
 
@@ -113,7 +108,8 @@ class _Reader:
     def study(self) -> StudyFile:
         self._refuse_unknown(self._data, _KEYS)
         command = self._command()
-        options = [*self._measured(), *self._numbers(), *self._words(), *self._launch()]
+        options = self._options()
+        self._check_goals([each for each in options if each.text.startswith(("--maximize=", "--minimize="))])
         return StudyFile(
             path=self._file.path,
             command=command,
@@ -162,78 +158,55 @@ class _Reader:
 
     # -- options -------------------------------------------------------------------------------------
 
-    def _measured(self) -> list[Located]:
-        found = []
-        for key, option in _TEXTS.items():
-            for each in self._texts(key):
-                direction = option if option != "limit" else "minimize"
-                try:
-                    if option == "limit":
-                        figures.parse([("minimize", "time")], [each.text])
-                    else:
-                        figures.parse([(direction, each.text)])  # type: ignore[list-item]
-                except BadInputError as error:
-                    raise BadInputError(error.what, hint=error.hint, where=each.where) from None
-                found.append(Located(f"--{option}={each.text}", each.where))
-        goals = [each for each in found if not each.text.startswith("--limit=")]
+    def _options(self) -> list[Located]:
+        """The words of all options; what they may be, the command line decides, but for goals and limits."""
+        known = {each.dest: each for group in select("tune").values() for each in group}
+        found = [word for key, dest in _OPTIONS.items() if key in self._data for word in self._words(known[dest], key)]
+        for each in found:
+            self._check_metric(each)
+        launch = {name: option for name, option in known.items() if name not in _NOT_LAUNCH}
+        for key in self._table("launch"):
+            option = launch.get(key.replace("-", "_"))
+            if option is None:
+                raise self._refuse(f"unknown option: {key!r}", nearest(key, launch), "launch", key)
+            found += self._words(option, "launch", key)
+        return found
+
+    def _words(self, option: Option, *keys: str) -> list[Located]:
+        """The words of one option, each with its line."""
+        value, key = (self._table("launch") if len(keys) > 1 else self._data)[keys[-1]], keys[-1]
+        if option.kind == "flag":
+            if not isinstance(value, bool):
+                raise self._refuse(f"{key!r} is true or false: {_shown(value)}", f"write {key} = true", *keys)
+            return [Located(option.name, self._where(*keys))] if value else []
+        if option.kind == "list":
+            return [Located(f"{option.name}={each.text}", each.where) for each in self._texts(*keys)]
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            what = f"{key!r} must be a string or a number, not {_shown(value)}"
+            raise self._refuse(what, f'write {key} = "…"', *keys)
+        return [Located(f"{option.name}={value}", self._where(*keys))]
+
+    def _check_metric(self, word: Located) -> None:
+        name, _, text = word.text.partition("=")
+        try:
+            if name == "--limit":
+                figures.parse([("minimize", "time")], [text])
+            elif name in ("--maximize", "--minimize"):
+                figures.parse([("maximize", text)])
+        except BadInputError as error:
+            raise BadInputError(error.what, hint=error.hint, where=word.where) from None
+
+    def _check_goals(self, goals: Sequence[Located]) -> None:
         if not 1 <= len(goals) <= 2:
             what = f"{len(goals)} goals: at most two" if goals else "no goal"
             where = goals[2].where if goals else self._where()
             raise BadInputError(what, hint="write one like: maximize = 'samples/s: {}'", where=where)
-        return found
-
-    def _numbers(self) -> list[Located]:
-        found = []
-        for key in _NUMBERS:
-            if key not in self._data:
-                continue
-            value = self._data[key]
-            if wrong := _WRONG[key](value):
-                raise self._refuse(f"{key!r} {wrong}: {_shown(value)}", _SUCH[key], key)
-            found.append(Located(f"--{key}={value}", self._where(key)))
-        return found
-
-    def _words(self) -> list[Located]:
-        found = []
-        for key in _WORDS:
-            if key in self._data:
-                value = self._data[key]
-                if not isinstance(value, str) or not value:
-                    raise self._refuse(f"{key!r} must be a string, not {_shown(value)}", "put it in quotes", key)
-                if key == "search":
-                    samplers.check(value, self._where(key))
-                found.append(Located(f"--{key}={value}", self._where(key)))
-        return found + [Located(f"--{key}={each.text}", each.where) for key in _PATHS for each in self._texts(key)]
 
     def _table(self, key: str) -> Mapping[str, object]:
         table = self._data.get(key, {})
         if not isinstance(table, Mapping):
             raise self._refuse(f"{key!r} is not a table", f"write [{key}] on a line of its own", key)
         return table
-
-    def _launch(self) -> list[Located]:
-        known = {each.dest: each for group in select("tune").values() for each in group if each.dest not in _NOT_LAUNCH}
-        table = self._table("launch")
-        found = []
-        for key, value in table.items():
-            option = known.get(key.replace("-", "_"))
-            if option is None:
-                raise self._refuse(f"unknown option: {key!r}", nearest(key, known), "launch", key)
-            words = self._option(option, value, key)
-            found += [Located(word, self._where("launch", key)) for word in words]
-        return found
-
-    def _option(self, option: Option, value: object, key: str) -> list[str]:
-        if option.kind == "flag":
-            if not isinstance(value, bool):
-                raise self._refuse(f"{key!r} is true or false: {_shown(value)}", f"write {key} = true", "launch", key)
-            return [option.name] if value else []
-        values = value if isinstance(value, list) and option.kind == "list" else [value]
-        for each in values:
-            if isinstance(each, bool) or not isinstance(each, (str, int, float)):
-                what = f"{key!r} must be a string or a number, not {_shown(each)}"
-                raise self._refuse(what, f'write {key} = "…"', "launch", key)
-        return [f"{option.name}={each}" for each in values]
 
     # -- what varies ---------------------------------------------------------------------------------
 
@@ -330,35 +303,6 @@ _SUCH = {
     "env": 'write it like: env = "OMP_NUM_THREADS"',
     "file": 'write it like: file = "config.yaml"',
     "key": 'write it like: key = "training.batch"',
-    "trials": "write it like: trials = 40",
-    "confidence": "write it like: confidence = 95",
-    "effect": "write it like: effect = 2",
-    "budget": 'write it like: budget = "2h" (or 90s, 1h30m, 1d)',
-    "seed": "write it like: seed = 1",
-}
-
-
-def _no_whole_number(least: int) -> Callable[[object], str]:
-    def wrong(value: object) -> str:
-        fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return "" if fine else f"is not a whole number of at least {least}"
-
-    return wrong
-
-
-def _no_time(value: object) -> str:
-    try:
-        return "" if seconds_of("" if isinstance(value, bool) else str(value), "budget") else "is not a duration"
-    except BadInputError:
-        return "is not a duration"
-
-
-_WRONG: dict[str, Callable[[object], str]] = {
-    "trials": _no_whole_number(1),
-    "seed": _no_whole_number(0),
-    "confidence": lambda value: wrong_percent(value, "confidence"),
-    "effect": lambda value: wrong_percent(value, "effect"),
-    "budget": _no_time,
 }
 
 

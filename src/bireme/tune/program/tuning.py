@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 
 from bireme.errors import BadInputError
 from bireme.planning.exports import TUNER
-from bireme.tune.define.declarations import TRIAL, Declaration
+from bireme.tune.define.declarations import TRIAL
+from bireme.tune.define.spec import StudySpec
 from bireme.tune.execution.adapter import Setting
 from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
@@ -36,24 +36,11 @@ class Request(Value):
 
     Attributes:
         real: the command of the real job up to the program's arguments, for some exports.
-        results_dir: the folder of the study.
-        search, seed, confidence, effect, trials: see `Study`.
-        seconds: the budget of wall time of all runs of the study together; None: no limit.
-        warm_start: the tables and folders of results that are known already.
     """
 
-    declaration: Declaration
-    measure: Measure
+    study: StudySpec
     setting: Setting
     real: Callable[[tuple[str, ...]], tuple[str, ...]]
-    results_dir: str = ""
-    search: str = "model_based"
-    seed: int = 0
-    confidence: float = 0.95
-    effect: float = 0.02
-    trials: int | None = None
-    seconds: float | None = None
-    warm_start: tuple[str, ...] = ()
 
 
 class ProgramResult(Value):
@@ -82,15 +69,15 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
             one trial at most.
         BiremeError: a file cannot be written; the results of finished trials are kept.
     """
-    memory_use.check(request.measure, local=request.setting.launch.pool.local)
+    memory_use.check(request.study.measure, local=request.setting.launch.pool.local)
     side_by_side = _side_by_side(request)
-    _keep_files_apart(request.measure, side_by_side)
-    courier = Courier(request.declaration, request.setting.args)
+    _keep_files_apart(request.study.measure, side_by_side)
+    courier = Courier(request.study.declaration, request.setting.args)
     scheduler = Scheduler(request.setting.launch.pool.slots, order=request.setting.order, backfill=True)
     if reason := scheduler.impossible(request.setting.shape):
         raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
-    files = ProgramFiles.at(request.results_dir)
-    earlier = [_told(path, files, request) for path in request.warm_start]
+    files = ProgramFiles.at(request.study.results_dir)
+    earlier = [_told(path, files, request) for path in request.study.warm_start]
     files.prepare()
     if request.setting.ships:
         hide(files.results_dir)
@@ -98,15 +85,15 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
     try:
         with ExperimentsLock(files.path(LOCK)) as lock:
             identity = _identity(request, courier)
-            following = Successor(identity, request.declaration.space)
+            following = Successor(identity, request.study.declaration.space)
             known, notes = resume(journal, identity, following, files.results_dir)
             for record in (each for made, _ in earlier for each in made if each["end"] not in known.ends):
                 journal.append(record, sync=False)
                 known.take(record)
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, known, side_by_side)
-            trials = ProgramTrials(study, request.measure, courier, _marked(request), files, known)
-            callback = show(ProgramBoard(study, request.measure, request.declaration, trials))
+            trials = ProgramTrials(study, request.study.measure, courier, _marked(request), files, known)
+            callback = show(ProgramBoard(study, request.study.measure, request.study.declaration, trials))
             for each in (journal.note, *notes, *(note for _, note in earlier)):
                 callback.note(each)
             if not lock.taken():
@@ -121,7 +108,7 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
 def _marked(request: Request) -> Setting:
     """How trials are run: their ranks are found on this machine by this tuner's mark, where memory is measured."""
     launch = request.setting.launch
-    mark = ("--export", f"{TUNER}={memory_use.mark()}") if request.measure.memory else ()
+    mark = ("--export", f"{TUNER}={memory_use.mark()}") if request.study.measure.memory else ()
     return request.setting.replace(launch=launch.replace(words=(*launch.words, *mark)))
 
 
@@ -146,20 +133,14 @@ def _told(path: str, files: ProgramFiles, request: Request) -> tuple[list[Record
     """The results in a table or a folder."""
     if os.path.realpath(path) == os.path.realpath(files.results_dir):
         raise BadInputError("is the folder of this study, which goes on by itself", where=path)
-    return warm_start.read(path, request.declaration.space, request.measure)
+    return warm_start.read(path, request.study.declaration.space, request.study.measure)
 
 
 def _study(request: Request, known: StudyRecords, side_by_side: int) -> Study:
     study = Study(
-        request.declaration.space,
-        request.measure.goals,
-        search=request.search,
-        seed=request.seed,
-        confidence=request.confidence,
-        effect=request.effect,
-        trials=request.trials,
-        seconds=request.seconds,
-        clock=time.monotonic,
+        request.study.declaration.space,
+        request.study.measure.goals,
+        **request.study.bounds,
         side_by_side=side_by_side,
     )
     restore(study, known)
@@ -171,12 +152,12 @@ def _identity(request: Request, courier: Courier) -> Mapping[str, object]:
     identity = {
         "program": request.setting.launch.script,
         "args": list(request.setting.args),
-        **request.declaration.as_record(),
-        "goals": [goal.as_dict() for goal in request.measure.goals],
-        "limits": [limit.text for limit in request.measure.limits],
+        **request.study.declaration.as_record(),
+        "goals": [goal.as_dict() for goal in request.study.measure.goals],
+        "limits": [limit.text for limit in request.study.measure.limits],
         "shape": [request.setting.shape.nodes, request.setting.shape.slots],
-        "search": request.search,
-        "seed": request.seed,
+        "search": request.study.search,
+        "seed": request.study.seed,
         "digests": {**courier.digests, **digests([request.setting.launch.script])},
     }
     read: Mapping[str, object] = json.loads(json.dumps(identity))
@@ -186,10 +167,10 @@ def _identity(request: Request, courier: Courier) -> Mapping[str, object]:
 def _bounds(request: Request) -> Mapping[str, object]:
     """What may differ when a study goes on, for those who look at it."""
     return {
-        "confidence": request.confidence,
-        "effect": request.effect,
-        "trials": request.trials,
-        "seconds": request.seconds,
+        "confidence": request.study.confidence,
+        "effect": request.study.effect,
+        "trials": request.study.trials,
+        "seconds": request.study.seconds,
     }
 
 
@@ -205,8 +186,8 @@ def _conclude(
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some trials could not be run"
-    lines = answer_lines(answer, request.confidence, request.declaration)
-    text = summary(trials, request.measure, request.declaration, why)
+    lines = answer_lines(answer, request.study.confidence, request.study.declaration)
+    text = summary(trials, request.study.measure, request.study.declaration, why)
     files.write_summary(f"{text}\n{lines}")
     best: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
