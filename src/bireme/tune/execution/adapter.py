@@ -16,6 +16,7 @@ from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
 from bireme.tune.execution.slots import Shape, SlotReservation
 from bireme.tune.study.trial import Trial
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 
@@ -105,7 +106,7 @@ class Asked(Protocol[A_co]):
 
 
 class TrialRuns(ABC, Generic[T]):
-    """What the adapters of all studies (`bireme.tune.execution.runner.Adapter`) share."""
+    """A study's adapter: makes a trial an experiment. A subclass delivers its point, and reads what it measured."""
 
     def __init__(self, study: Asked[T], setting: Setting) -> None:
         self._study, self._setting = study, setting
@@ -133,6 +134,22 @@ class TrialRuns(ABC, Generic[T]):
     @abstractmethod
     def _file(self, name: str, file: str) -> str:
         """The path of a file of a trial."""
+
+    @abstractmethod
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """What to start for a trial, whose files are written; ``place``: see `Client.launch_request`."""
+
+    @abstractmethod
+    def starting(self, name: str) -> Mapping[str, object]:
+        """Facts about a pending trial that has started, for its record in the journal."""
+
+    @abstractmethod
+    def judge(self, name: str, end: End) -> TrialResult:
+        """The result of a run that has ended."""
+
+    @abstractmethod
+    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
+        """Report the result of a pending trial to the study; returns facts for its record in the journal."""
 
     def _words(
         self, name: str, reservation: SlotReservation, place: int, args: Sequence[str], options: Sequence[str] = ()

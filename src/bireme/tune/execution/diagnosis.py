@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from typing import Any
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
 from bireme.result import report_record
@@ -133,7 +134,7 @@ def _without_report(code: int, stderr: str) -> TrialResult:
     return TrialResult(cause="infrastructure", reason=f"bireme run left no report: {how}", detail=words)
 
 
-def _of_report(report: Mapping[str, object]) -> TrialResult:
+def _of_report(report: Mapping[str, Any]) -> TrialResult:
     """The result of a run whose report says that it did not end well."""
     cause, note = report["cause"], clip(str(report["note"]))
     if cause == "rank failed":
@@ -141,12 +142,12 @@ def _of_report(report: Mapping[str, object]) -> TrialResult:
     if cause == "time limit":
         return TrialResult(cause="timed out", reason=note)
     if cause == "signal":
-        how = describe(_exit_code(report), by_signal=True)
+        how = describe(report["exit_code"], by_signal=True)
         return TrialResult(cause="infrastructure", reason=f"bireme run received {how} from outside")
-    return TrialResult(cause="infrastructure", reason=note or str(cause), hosts=_hosts(report))
+    return TrialResult(cause="infrastructure", reason=note or str(cause), hosts=tuple(map(str, report["hosts"])))
 
 
-def _of_ranks(report: Mapping[str, object]) -> TrialResult:
+def _of_ranks(report: Mapping[str, Any]) -> TrialResult:
     """The result when a rank has failed.
 
     Out of memory takes precedence: the rank that ran out of memory is not always the first to fail.
@@ -163,22 +164,20 @@ def _of_ranks(report: Mapping[str, object]) -> TrialResult:
         if said := of_port(end.detail) or of_disk(end.detail):
             return _ending("infrastructure", end, said)
     if first.by_signal and first.code - 128 in _OUTSIDE:
-        return _ending("infrastructure", first, f"{_how(first)}, from outside")
+        return _ending("infrastructure", first, f"{describe(first.code, by_signal=True)}, from outside")
     told = [end for end in others if end.detail and not of_another(end.detail)]
     blamed = told[0] if told and of_another(first.detail) else first
     return _ending("failed", blamed, _why(blamed))
 
 
-def _failed(report: Mapping[str, object]) -> list[RankEnd]:
+def _failed(report: Mapping[str, Any]) -> list[RankEnd]:
     """The ranks that failed: the first one, then others that failed by themselves, then stopped ones with a message."""
-    first, ends = _end(report["first"]), report["ends"]
-    assert isinstance(ends, list)
-    others = [end for end in map(_end, ends) if end.code != OK and end.rank != first.rank]
+    first = _end(report["first"])
+    others = [end for end in map(_end, report["ends"]) if end.code != OK and end.rank != first.rank]
     return [first, *sorted((end for end in others if end.detail or not end.stopped), key=lambda end: end.stopped)]
 
 
-def _end(fields: object) -> RankEnd:
-    assert isinstance(fields, dict)
+def _end(fields: Mapping[str, Any]) -> RankEnd:
     return RankEnd(**{name: fields[name] for name in RankEnd._fields if name in fields})
 
 
@@ -186,29 +185,13 @@ def _why(end: RankEnd) -> str:
     """How a rank ended, in one line: what it raised, or its exit status."""
     if is_traceback(end.detail):
         return headline(end.detail)
-    said = "" if end.by_signal else headline(end.detail)
-    return f"{_how(end)}: {said}" if said else _how(end)
-
-
-def _how(end: RankEnd) -> str:
-    return describe(end.code, by_signal=end.by_signal)
+    how, said = describe(end.code, by_signal=end.by_signal), "" if end.by_signal else headline(end.detail)
+    return f"{how}: {said}" if said else how
 
 
 def _ending(cause: Cause, end: RankEnd, why: str) -> TrialResult:
     detail = "\n".join(end.detail.splitlines()[-_LINES:])
     return TrialResult(cause=cause, reason=f"rank {end.rank} on {end.host}: {why}", detail=detail)
-
-
-def _exit_code(report: Mapping[str, object]) -> int:
-    code = report["exit_code"]
-    assert isinstance(code, int)
-    return code
-
-
-def _hosts(report: Mapping[str, object]) -> tuple[str, ...]:
-    hosts = report["hosts"]
-    assert isinstance(hosts, list)
-    return tuple(map(str, hosts))
 
 
 def _our_words(stderr: str) -> str:

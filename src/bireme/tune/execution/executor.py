@@ -107,15 +107,11 @@ class Retries:
         return attempt.replace(number=attempt.number + 1, avoid=attempt.avoid | set(result.hosts))
 
 
-class Describer(Protocol):
-    """Knows what an experiment is: what to start, and what its end means."""
+class Client(Protocol):
+    """The executor's caller: knows what to start, what an end means, and what follows."""
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start.
-
-        Args:
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
+        """What to start; ``place``: a low number that no other running experiment has, another one at each attempt."""
 
     def judge(self, name: str, end: End) -> TrialResult:
         """The result of a run that has ended."""
@@ -123,19 +119,11 @@ class Describer(Protocol):
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until the experiment has certainly left nothing on other nodes; 0.0 if nothing is left now."""
 
-
-class Client(Describer, Protocol):
-    """The executor's caller."""
-
     def started(self, name: str, reservation: SlotReservation) -> None:
-        """Called when an experiment has started."""
+        """An experiment has started."""
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Called when an experiment has ended.
-
-        Args:
-            again: whether it was queued for another attempt.
-        """
+        """An experiment has ended; ``again``: it was queued for another attempt."""
 
 
 class Executor:

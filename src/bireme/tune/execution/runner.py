@@ -8,41 +8,19 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.execution.executor import BACK_OFF, Describer, Executor
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
+from bireme.tune.execution.adapter import TrialRuns
+from bireme.tune.execution.executor import BACK_OFF, Executor
+from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.execution.slots import SlotReservation
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
-
-
-class Adapter(Describer, Protocol):
-    """The interface to what is tuned: proposes experiments, describes how to run one, and interprets its result."""
-
-    @property
-    def stop_reason(self) -> str:
-        """Why nothing is left to try; "" while something is left or pending."""
-
-    def starting(self, name: str) -> Mapping[str, object]:
-        """Facts about a pending experiment that has started, for its record in the journal."""
-
-    def next(self) -> Task | None:
-        """The next experiment, then pending; its key is its name. None if there is nothing to start now."""
-
-    def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
-        """Report the result of a pending experiment; returns facts for its record in the journal."""
-
-    def re_enqueue(self, name: str) -> None:
-        """A pending experiment was not measured: it may be proposed again."""
-
-    def fail(self, name: str) -> None:
-        """The infrastructure has failed a pending experiment too often: it is not proposed again in this run."""
 
 
 class Callback(Protocol):
@@ -118,14 +96,14 @@ class StudyRun:
     """One run of a study, until it is over or stopped by a signal.
 
     Args:
-        adapter: what is tuned; it knows the earlier results already.
+        trials: of what is tuned; the earlier results are known already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `executor.BACK_OFF`.
     """
 
     def __init__(
         self,
-        adapter: Adapter,
+        trials: TrialRuns[Any],
         scheduler: Scheduler,
         journal: Journal,
         callback: Callback,
@@ -133,8 +111,8 @@ class StudyRun:
         keep: Sequence[int] = (),
         back_off: float = BACK_OFF,
     ) -> None:
-        self._adapter, self._journal, self._callback = adapter, journal, callback
-        self.launch_request, self.judge, self.settling = adapter.launch_request, adapter.judge, adapter.settling
+        self._trials, self._journal, self._callback = trials, journal, callback
+        self.launch_request, self.judge, self.settling = trials.launch_request, trials.judge, trials.settling
         self._loop = Loop()
         self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
         self._signum = 0
@@ -162,12 +140,12 @@ class StudyRun:
             self._show(lambda callback: callback.close())  # while a signal cannot end this process before
             self._executor.close()
             self._loop.close()
-        return Conclusion(self._adapter.stop_reason, self._signum or self._loop.late)
+        return Conclusion(self._trials.stop_reason, self._signum or self._loop.late)
 
     def _fill(self) -> None:
         """Start experiments while there is room; stop the loop when there is nothing to wait for."""
         while not (self._executor.stopping or self._executor.ahead):
-            experiment = self._adapter.next()
+            experiment = self._trials.next()
             if experiment is None:
                 break
             self._executor.submit(experiment)
@@ -226,7 +204,7 @@ class StudyRun:
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Record and show the start of an experiment."""
-        record = {"start": name, "on": reservation.include(), "time": _now(), **self._adapter.starting(name)}
+        record = {"start": name, "on": reservation.include(), "time": _now(), **self._trials.starting(name)}
         self._journal.append(record, sync=False)
         self._show(lambda callback: callback.started(name, reservation))
 
@@ -239,12 +217,12 @@ class StudyRun:
         if self._failed:
             pass  # nothing can be written any more
         elif result.counts:
-            facts = self._adapter.tell(name, result)
+            facts = self._trials.tell(name, result)
             self._journal.append({"end": name, "time": _now(), "ending": result.as_dict(), **facts})
             for queued in self._executor.withdraw():
-                self._adapter.re_enqueue(queued)  # it was chosen without this result: choose again
+                self._trials.re_enqueue(queued)  # it was chosen without this result: choose again
         elif not again:
-            (self._adapter.re_enqueue if self._executor.stopping else self._adapter.fail)(name)
+            (self._trials.re_enqueue if self._executor.stopping else self._trials.fail)(name)
         wait = self._executor.rest(name) if again else None
         self._show(lambda callback: callback.ended(name, result, again=wait))
         if self._executor.cannot_run and not self._failed:
