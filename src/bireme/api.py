@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bireme.cluster.agent_launch import LauncherCommands
+    from bireme.cluster.cluster_job import LauncherCommands
     from bireme.job import JobSpec
     from bireme.planning.start import Sketch, StartPlan
     from bireme.result.outcome import Outcome
@@ -78,30 +78,16 @@ def run_command(
     """
     opened = open_closed_streams()
     try:
-        return _run(spec, environ, on_restart, on_change)
+        spec, environ = program.recognized(spec), _inherited() if environ is None else environ
+        place = placement.resolve(spec, environ)
+        if not spec.restarts or place.restarts_itself:
+            return placement.run(spec, environ, place, on_change=on_change)
+        from bireme.launch import restarts
+
+        return restarts.run(spec, environ, place, on_restart)
     finally:
         for fd in opened:
             os.close(fd)
-
-
-def _run(
-    spec: JobSpec,
-    environ: Mapping[str, str] | None,
-    on_restart: Callable[[Outcome, JobSpec], object],
-    on_change: Callable[[Outcome, str], object],
-) -> Outcome:
-    spec, environ = program.recognized(spec), _inherited() if environ is None else environ
-    place = placement.resolve(spec, environ)
-    if isinstance(place, placement.Epochs):
-        from bireme.launch import elastic
-
-        return elastic.run(spec, environ, on_change)
-    by_torchrun = isinstance(place, placement.ByHand) and place.spec.elastic  # PyTorch's agent restarts the ranks
-    if not spec.restarts or by_torchrun:
-        return placement.run(spec, environ, place)
-    from bireme.launch import restarts
-
-    return restarts.run(spec, environ, place, on_restart)
 
 
 def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:

@@ -7,7 +7,7 @@ import threading
 import time
 from types import SimpleNamespace
 
-from bireme.cluster.node_loss import attribute_losses
+from bireme.cluster.node_loss import NodeLoss
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.runner.session import Session
@@ -29,7 +29,8 @@ def test_a_node_that_still_answers_while_it_dies_is_at_fault():
         job = SimpleNamespace(one_by_one=False, spec=spec)
         soon = threading.Timer(0.2, dying.close)
         soon.start()
-        attribute_losses(session, job, lost)  # type: ignore[arg-type]  # all that it looks at
+        nothing = SimpleNamespace()
+        NodeLoss(session, job, lost, nothing, nothing, print, print).attribute()  # type: ignore[arg-type]  # all that it looks at
         soon.join()
         assert session.verdict.hosts == (DYING,)
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 import bireme
 from bireme.backends.slurm import BACKEND
-from bireme.cluster.agent_launch import new_allocation
+from bireme.cluster.cluster_job import new_allocation
 
 SHOWS = """
 import os, sys

@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bireme.cluster.cluster_crew import ClusterCrew
+from bireme.cluster.connections import NodeConnections
 from bireme.job import JobSpec
 from bireme.launch import elastic
-from bireme.launch.elastic import ElasticJob, EpochCrew
+from bireme.launch.elastic import ElasticJob
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe
 from tests.simulation.nodes import Node
-from tests.simulation.observed import Observed
 from tests.simulation.run import ENVIRON, Run
 from tests.simulation.truth import Violation
 
@@ -78,9 +77,9 @@ class ElasticRun(Run):
             self.lost.update(outcome.hosts)
         self._check(outcome)
 
-    def begins(self, crew: ClusterCrew) -> None:
-        super().begins(crew)
-        for name in sorted(self.lost.intersection(member.name for member in crew.members)):
+    def begins(self, nodes: NodeConnections) -> None:
+        super().begins(nodes)
+        for name in sorted(self.lost.intersection(member.name for member in nodes.members)):
             raise Violation(f"the runner connects to {name}, which was lost and not found again")
 
     def _check(self, outcome: Outcome) -> None:
@@ -176,10 +175,6 @@ class SimulatedHelper:
             end.close()
 
 
-class ObservedEpochCrew(Observed, EpochCrew):
-    """The real crew of an epoch, observed."""
-
-
 class ObservedJob(ElasticJob):
     """The real elastic job, known to the run."""
 
@@ -192,4 +187,3 @@ class ObservedJob(ElasticJob):
 def observe() -> None:
     """Have the real code run with what observes it."""
     elastic.ElasticJob = ObservedJob  # type: ignore[misc]
-    elastic.EpochCrew = ObservedEpochCrew  # type: ignore[misc]

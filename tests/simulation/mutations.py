@@ -69,9 +69,9 @@ _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:
 _NODE, _HEARTBEAT = "bireme.node.processes:NodeProcesses", "bireme.cluster.node_loss:Heartbeat"
 _PART = "bireme.node.part:NodePart"
 _OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
-_AGENT_CREW = "bireme.cluster.agent_crew:AgentCrew"
+_LOSS, _NODES = "bireme.cluster.node_loss:NodeLoss", "bireme.cluster.connections:NodeConnections"
 _LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.cluster_crew:OutputCredit"
-_BOOTSTRAP, _CHANNEL = "bireme.cluster.node_answers:Bootstrap", "bireme.control.channel:Channel"
+_ANSWERS, _CHANNEL = "bireme.cluster.node_answers:NodeAnswers", "bireme.control.channel:Channel"
 
 MUTATIONS = (
     # Faults that were in the program.
@@ -87,10 +87,14 @@ MUTATIONS = (
     ),
     Mutation(
         "answer-halted",
-        _rewrite(f"{_BOOTSTRAP}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
+        _rewrite(f"{_ANSWERS}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
         seed=33,
     ),
-    Mutation("silent-before-its-end", _rewrite(f"{_AGENT_CREW}._last_heard", "> owed", "> 1e9"), seed=1230),
+    Mutation(
+        "silent-before-its-end",
+        _rewrite("bireme.cluster.node_loss:end_of_channel", "> heartbeat / BEATS + NEWS", "> 1e9"),
+        seed=1230,
+    ),
     Mutation(
         "start-after-the-end",
         _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
@@ -137,9 +141,9 @@ MUTATIONS = (
     Mutation("clock-ignored", _rewrite(_OURS, "min(theirs - self.offset, now)", "now"), seed=12),
     Mutation("blame-the-last", _rewrite(_BLAME, "when < self._when", "when > self._when or news"), seed=12),
     Mutation("blame-the-first-news", _rewrite(_BLAME, "when < self._when", "news"), seed=12),
-    Mutation("end-not-dated-back", _rewrite(f"{_AGENT_CREW}._last_heard", "now - _NEWS", "now"), seed=909),
+    Mutation("end-not-dated-back", _rewrite("bireme.cluster.node_loss:end_of_channel", "now - NEWS", "now"), seed=909),
     Mutation("silence-by-arrival", _rewrite(f"{_HEARTBEAT}._beat", "member.silence.since", "now"), seed=40),
-    Mutation("shutdown-by-arrival", _rewrite(f"{_AGENT_CREW}._on_signalled", "self._started", "False"), seed=199),
+    Mutation("shutdown-by-arrival", _rewrite(f"{_LOSS}.agent_signalled", "self.started", "False"), seed=199),
     # The end of all processes.
     Mutation(
         "no-sweep",
@@ -156,9 +160,9 @@ MUTATIONS = (
     Mutation("cut-off-not-stopped", _rewrite(f"{_AGENT}._cut_off", "self._part.stop()", "pass"), seed=14),
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
-    Mutation("lost-is-alive", _rewrite(f"{_AGENT_CREW}._declare_lost", 'member.protocol.on("lose")', "pass"), seed=3),
+    Mutation("lost-is-alive", _rewrite(f"{_LOSS}._declare", 'member.protocol.on("lose")', "pass"), seed=3),
     Mutation("connection-kept", _rewrite(f"{_LAUNCHER}.end", "self._handle is not None", "False"), seed=177),
-    Mutation("not-released", _rewrite(f"{_AGENT_CREW}._leave", "member.send(Release())", "pass"), seed=1),
+    Mutation("not-released", _rewrite(f"{_NODES}.leave", "member.send(Release())", "pass"), seed=1),
     # Output.
     Mutation("no-credit", _rewrite(f"{_CREDIT}.__init__", "self._held = False", "self._held = True"), seed=5),
     Mutation("over-before-its-output", _rewrite(f"{_PART}._maybe_over", "and self._pipes.ended", ""), seed=331),
@@ -187,7 +191,7 @@ MUTATIONS = (
         elastic=True,
     ),
     Mutation(
-        "old-epoch-let-back", _rewrite(f"{_BOOTSTRAP}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True
+        "old-epoch-let-back", _rewrite(f"{_ANSWERS}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True
     ),
     Mutation(
         "lost-stays-present",
@@ -197,7 +201,7 @@ MUTATIONS = (
     ),
     Mutation(
         "too-few-begin",
-        _rewrite("bireme.launch.elastic:EpochCrew._unfit", ">= self._job.spec.min_nodes", ">= 1"),
+        _rewrite("bireme.launch.elastic:Epoch.unfit", ">= self._spec.min_nodes", ">= 1"),
         seed=551,
         elastic=True,
     ),

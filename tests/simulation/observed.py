@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from bireme.agent import remote
-from bireme.cluster import agent_crew
-from bireme.cluster.agent_crew import AgentCrew
+from bireme.cluster import cluster_crew, connections
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.cluster_crew import ClusterCrew
-from bireme.cluster.node_answers import Bootstrap
+from bireme.cluster.connections import NodeConnections
+from bireme.cluster.node_answers import NodeAnswers
+from bireme.cluster.node_loss import NodeLoss
 from bireme.control.messages import Down, GuardianLost, Message, Output, Piece, Resume, Signalled, Suspend
-from bireme.launch import many_nodes
+from bireme.launch import elastic, many_nodes
 from tests.simulation import nodes
 from tests.simulation.nodes import AgentProcess
 from tests.simulation.run import Run
 from tests.simulation.truth import Violation
 
 
-class Observed(AgentCrew):
-    """What a crew tells the run of its decisions."""
+class ObservedConnections(NodeConnections):
+    """What the connections tell the run of what happens."""
 
     def start(self) -> None:
         run = Run.current
@@ -36,7 +37,11 @@ class Observed(AgentCrew):
             run.truth.learned(run.nodes[member.name], -1, *how)
         super()._on_frame(member, frame)
 
-    def _lose(self, member: AgentHandle, reason: str, when: float) -> None:
+
+class ObservedLoss(NodeLoss):
+    """What is decided about lost nodes."""
+
+    def lose(self, member: AgentHandle, reason: str, when: float) -> None:
         run = Run.current
         if run is not None:
             run.world.note(f"the runner loses {member.name}: {reason}, {when - run.host.offset:.4f}")
@@ -48,21 +53,21 @@ class Observed(AgentCrew):
                 raise Violation(f"{member.name} is given up, although it reports how its ranks end")
             run.nodes[member.name].given_up = True
             run.is_lost(member)
-        super()._lose(member, reason, when)
+        super().lose(member, reason, when)
+
+
+class ObservedCrew(ClusterCrew):
+    """The real crew, observed."""
 
     def _start_ranks(self, *arguments: Any) -> None:
         run = Run.current
         if run is not None:
             run.starts(self)
-        super()._start_ranks(*arguments)  # type: ignore[misc]
+        super()._start_ranks(*arguments)
 
 
-class ObservedCrew(Observed, ClusterCrew):
-    """The real crew, observed."""
-
-
-class ObservedBootstrap(Bootstrap):
-    """The real bootstrap; tells the run when it gives up a node that does not answer."""
+class ObservedAnswers(NodeAnswers):
+    """What is decided about answers; tells the run when it gives up a node that does not answer."""
 
     def begin(self, member: AgentHandle) -> None:
         run = Run.current
@@ -114,6 +119,9 @@ def _hears(process: AgentProcess) -> None:
 def observe() -> None:
     """Have the real code run with what observes it."""
     many_nodes.ClusterCrew = ObservedCrew  # type: ignore[misc]
-    agent_crew.Bootstrap = ObservedBootstrap  # type: ignore[misc]
+    elastic.ClusterCrew = ObservedCrew  # type: ignore[misc]
+    cluster_crew.NodeConnections = ObservedConnections  # type: ignore[misc]
+    connections.NodeAnswers = ObservedAnswers  # type: ignore[misc]
+    connections.NodeLoss = ObservedLoss  # type: ignore[misc]
     nodes.RemoteAgent = ObservedAgent  # type: ignore[misc]
     nodes.AgentProcess.before_news = staticmethod(_hears)

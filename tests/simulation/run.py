@@ -8,6 +8,7 @@ from collections import Counter
 
 from bireme.cluster.agent_handle import AgentHandle
 from bireme.cluster.cluster_crew import ClusterCrew
+from bireme.cluster.connections import NodeConnections
 from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
@@ -226,7 +227,7 @@ class Run:
 
     # -- what is observed in the real code -------------------------------------------------------------
 
-    def begins(self, crew: ClusterCrew) -> None:
+    def begins(self, nodes: NodeConnections) -> None:
         """The runner begins to connect to its nodes."""
         self.began, self.started_at = self.world.now, None
         self.world.note("the runner connects")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from bireme.cluster.agent_launch import LauncherCommands
+    from bireme.cluster.cluster_job import LauncherCommands
     from bireme.planning.start import NodePlan, Sketch
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bireme.cluster.agent_crew import AgentCrew
+from bireme.cluster.connections import NodeConnections
 from bireme.cluster.node_answers import python_versions
-from bireme.cluster.node_plans import node_plans
 from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control.frames import encode_output
 from bireme.control.messages import (
@@ -24,9 +23,12 @@ from bireme.control.messages import (
     Stop,
     Up,
 )
-from bireme.errors import ProtocolError
+from bireme.errors import BadInputError, ProtocolError
 from bireme.logs.rankfiles import RankFiles
+from bireme.planning.start import start_plan
+from bireme.planning.start_facts import job_facts
 from bireme.resources.pool import listed
+from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.messages import Output
-    from bireme.logs.rankfiles import RankFiles
+    from bireme.job import JobSpec
     from bireme.node.machine import Machine
-    from bireme.planning.start import StartPlan
+    from bireme.planning.start import NodePlan, StartPlan
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Outcome
     from bireme.runner.session import Session
@@ -95,27 +97,48 @@ class OutputCredit:
             member.ungranted = 0
 
 
-class ClusterCrew(AgentCrew):
+class WholeJob:
+    """Which nodes take part in a job that runs on all of them. An epoch of an elastic job decides otherwise.
+
+    Args:
+        is_last: whether the job ends with an outcome, and is not started again.
+    """
+
+    def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool] = lambda _: True) -> None:
+        self._spec, self.is_last = spec, is_last
+
+    def attach(self, session: Session) -> None:
+        """The session runs."""
+
+    def unfit(self, nodes: NodeConnections) -> list[AgentHandle]:
+        """The nodes that keep the job from starting, now that every node has answered or failed."""
+        return nodes.answers.unfit()
+
+    def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
+        """The ranks are being started on these nodes, in rank order."""
+
+    def took_part(self) -> tuple[str, ...]:
+        """Nodes that took part in the job before, and may have files of it."""
+        return self._spec.avoid
+
+
+class ClusterCrew(Crew):
     """A crew of many nodes.
 
     Args:
         pid_file: created when the guardian of the launcher processes starts.
-        is_last: whether the job ends with an outcome, and is not started again.
+        policy: decides which nodes take part.
     """
 
     killed = 0
     stuck: tuple[str, ...] = ()
 
     def __init__(
-        self,
-        session: Session,
-        job: ClusterJob,
-        pid_file: PidFile,
-        machine: Machine,
-        is_last: Callable[[Outcome], bool] = lambda _: True,
+        self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine, policy: WholeJob
     ) -> None:
-        super().__init__(session, job, pid_file, machine)
-        self._is_last = is_last
+        self._session, self._job, self._policy = session, job, policy
+        self.nodes = nodes = NodeConnections(session, job, pid_file, machine, self)
+        self.members = nodes.members
         self._all_fit = False
         self._fetching: Fetching | None = None
         self._killed = False
@@ -123,7 +146,7 @@ class ClusterCrew(AgentCrew):
         self._readers: tuple[AgentHandle, ...] = ()  # with ranks that read our stdin
         self._eating: set[AgentHandle] = set()  # of these, those whose ranks have not taken the last chunk
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
-        self._handlers |= {
+        nodes.handlers |= {
             Probed: self._on_probed,
             Up: lambda _, up: session.up(up.rank, up.pid),
             Down: self._on_down,
@@ -142,10 +165,15 @@ class ClusterCrew(AgentCrew):
         """The ranks' log files that were collected here."""
         return tuple(self._credit.files.paths.values()) if self._credit.files is not None else ()
 
+    def start(self) -> None:
+        """Start the launcher, and wait for the nodes' answers."""
+        self.nodes.start()
+        self._policy.attach(self._session)
+
     def stop(self, signum: int) -> None:
         """End all ranks by each node's stop ladder; before there are any, end the launcher."""
-        if not self._started:
-            self._leave()
+        if not self.nodes.loss.started:
+            self.nodes.leave()
             return
         for member in self.members:
             if member.state == "running":
@@ -154,7 +182,7 @@ class ClusterCrew(AgentCrew):
 
     def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
-        super().kill_now()
+        self.nodes.kill_now()
         self._killed = True
         if self._fetching is not None:
             self._fetching.stop()
@@ -167,6 +195,14 @@ class ClusterCrew(AgentCrew):
         for member in self.members:
             member.send(SignalRanks(signum=int(signum)))
 
+    def suspend(self) -> None:
+        """Suspend every process of the job."""
+        self.nodes.suspend()
+
+    def resume(self) -> None:
+        """Resume them."""
+        self.nodes.resume()
+
     def hold_output(self) -> None:
         """Let the agents send no more output."""
         self._credit.hold()
@@ -177,36 +213,32 @@ class ClusterCrew(AgentCrew):
 
     def close(self) -> None:
         """Leave nothing behind."""
-        super().close()
+        self.nodes.close()
         self._credit.close()
         if self._fetching is not None:
             self._fetching.close()
 
     # -- starting --------------------------------------------------------------------------------
 
-    def _answered(self) -> None:
-        """Called when every node has answered or failed: find the rendezvous address if all are fit."""
-        if bad := self._unfit():
-            self._complain(bad, len(self.agents))
+    def answered(self) -> None:
+        """Find the rendezvous address if all are fit."""
+        if bad := self._policy.unfit(self.nodes):
+            self.nodes.complain(bad, len(self.nodes.agents))
         elif not self._all_fit:
             self._all_fit = True
             if len(versions := python_versions(self.members)) > 1:
                 note = f"the ranks' Python has not the same version on all nodes: {'; '.join(versions)}"
                 self._session.console.say("warning", note)
-            if not self._leaving:
+            if not self.nodes.loss.ended:
                 self._address.find()
 
-    def _unfit(self) -> list[AgentHandle]:
-        """The nodes that keep the job from starting."""
-        return self._bootstrap.unfit()
-
     def _on_probed(self, member: AgentHandle, probed: Probed) -> None:
-        if not self._leaving:
+        if not self.nodes.loss.ended:
             self._address.probed(member, probed.reachable)
 
     def _start_ranks(self, master_addr: str) -> None:
         """Make the plan with this address, and tell each node to start its ranks."""
-        self._connector.stop()
+        self.nodes.accept_no_more()
         plan, nodes = node_plans(self._job, self.members, master_addr)
         lost = [f"{member.name} ({member.hello.own_name})" for member in self.members if member.hello.own_name]
         if lost and len(nodes) > 1:
@@ -217,8 +249,8 @@ class ClusterCrew(AgentCrew):
             ranks = [worker.rank for node in plan.nodes for worker in node.workers]
             say, name = self._session.console.say, self._job.spec.job_name
             self._credit.files = RankFiles(self._job.log_dir, ranks, lambda text: say("error", text), name)
-        self._admitted = self._started = True
-        self._begun(tuple(nodes), plan)
+        self.nodes.loss.admitted = self.nodes.loss.started = True
+        self._policy.begun(tuple(nodes), plan)
         accelerator, grace = self.members[0].hello.accelerator, self._job.spec.grace
         screen = {"COLUMNS": str(columns)} if columns else {}
         for member in self.members:
@@ -233,9 +265,6 @@ class ClusterCrew(AgentCrew):
                 self._readers += (member,)
         if self._readers:
             self._read_stdin()
-
-    def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
-        """Called when the ranks are about to be started on these nodes."""
 
     def _read_stdin(self) -> None:
         from bireme.runner.stdin import StdinReader
@@ -275,17 +304,17 @@ class ClusterCrew(AgentCrew):
         member.protocol.on("over")
         self.killed += over.killed
         self.stuck += tuple(f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck)
-        self._maybe_leave()
+        self.nodes.maybe_end()
 
     # -- files that come home --------------------------------------------------------------------
 
-    def _maybe_leave(self) -> None:
-        """Once no rank is left, bring the files home that the job is to fetch."""
-        begins = self._job.spec.fetch and self._started and self._fetching is None and not self._killed
-        if begins and not any(member.alive for member in self.members) and self._is_last(self._session.outcome()):
+    def none_alive(self) -> None:
+        """Once no rank is left, bring the files home that the job is to fetch; then end."""
+        begins = self._job.spec.fetch and self.nodes.loss.started and self._fetching is None and not self._killed
+        if begins and self._policy.is_last(self._session.outcome()):
             self._fetch()
         else:
-            super()._maybe_leave()
+            self.nodes.leave()
 
     def _fetch(self) -> None:
         from bireme.ship.fetch import Fetching
@@ -295,34 +324,56 @@ class ClusterCrew(AgentCrew):
         there = [member for member in self.members if member.state == "over"]
         names = {member.name for member in there}
         missing = {member.name: "it was lost" for member in self.members if member.name not in names}
-        if earlier := [name for name in self._earlier() if name not in names and name not in missing]:
+        if earlier := [name for name in self._policy.took_part() if name not in names and name not in missing]:
             note = f"nodes that had left the job may have files that were not fetched: {listed(earlier)}"
             self._session.console.say("warning", note)
 
         def ended(problem: str) -> None:
             if problem:
                 self._session.verdict.blame("not fetched", self._session.loop.now(), note=problem)
-            self._leave()
+            self.nodes.leave()
 
         self._fetching = fetching = Fetching(
             *(self._job.spec.fetch, there, self._job.tree is not None, missing, self._session.console.say),
             lambda name: next(member for member in there if member.name == name).protocol.on("fetched"),
             ended,
         )
-        self._handlers |= {Found: fetching.found, Digests: fetching.digests}
-        self._handlers |= {Piece: fetching.piece, Skipped: fetching.skipped}
+        self.nodes.handlers |= {Found: fetching.found, Digests: fetching.digests}
+        self.nodes.handlers |= {Piece: fetching.piece, Skipped: fetching.skipped}
         for member in there:
             member.protocol.on("fetch")
         fetching.start()
 
-    def _earlier(self) -> tuple[str, ...]:
-        """Nodes that took part in the job before, and may have files of it."""
-        return self._job.spec.avoid
-
-    def _declare_lost(self, member: AgentHandle, reason: str, when: float) -> None:
-        """A node that is lost while its files come home takes only these along."""
-        if member.state == "fetching" and self._fetching is not None:
-            member.protocol.on("lose")
+    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
+        """A node that is lost ends the job; while its files come home, it takes only these along."""
+        if self._fetching is not None:
             self._fetching.lost(member, reason)
         else:
-            super()._declare_lost(member, reason, when)
+            self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
+            self.nodes.maybe_end()
+
+
+def node_plans(
+    cluster_job: ClusterJob, members: Sequence[AgentHandle], master_addr: str
+) -> tuple[StartPlan, dict[str, NodePlan]]:
+    """Make the start plan, and look up the plan of each node.
+
+    Args:
+        members: the agents in the order of their ranks; the first holds the rendezvous port.
+        master_addr: the address at which the others reach the first.
+
+    Returns:
+        The plan, and the plan of each node that has slots, by its name in the pool.
+
+    Raises:
+        BadInputError: the filters leave no slots on the first node, or in the whole pool.
+    """
+    spec, first = cluster_job.spec, members[0]
+    active = cluster_job.active({member.name: member.hello.slots for member in members})
+    if first.name not in active:  # it holds the port, at an address of its own
+        what = f"the filters leave no slots on {first.name}, the first node"
+        raise BadInputError(what, hint=f"exclude the whole node: --exclude {first.name}", where="--exclude")
+    declared = None not in cluster_job.nodes.slots.values()
+    job = job_facts(spec, first.hello, master_addr, declared=declared)
+    plan = start_plan(spec, active, job, {member.name: member.hello for member in members})
+    return plan, dict(zip(active, plan.nodes, strict=True))

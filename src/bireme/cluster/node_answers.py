@@ -1,4 +1,4 @@
-"""Bootstrap: connects to every node, and checks that it can run its part.
+"""Judges the answers of the nodes: which are fit, and what is wrong with the others.
 
 The agent's hello is the result of the preflight: there is one connection per host, and no rank starts before every node
 has said that it is fit.
@@ -51,7 +51,7 @@ _ADVICE = {
 """What to do about messages of launchers and login shells (this one: nologin) that do not say so themselves."""
 
 
-class Bootstrap:
+class NodeAnswers:
     """Brings the agents from ``waiting`` to ``ready``, or reports what is wrong with which node.
 
     Args:

@@ -1,18 +1,19 @@
 """The preflight: asks nodes, through their agents, whether they are fit for a job; returns facts or problems for each.
 
-``bireme check``, the tuner and the probe of returning nodes call it. A job asks its nodes in the same way: its crew is
-an `AgentCrew` too, which starts the ranks after the answers.
+``bireme check``, the tuner and the probe of returning nodes call it. A job asks its nodes in the same way: its crew
+starts the ranks after the answers.
 """
 
 from __future__ import annotations
 
 from bireme.backends.base import CONNECT_TIMEOUT
-from bireme.cluster import agent_launch
-from bireme.cluster.agent_crew import AgentCrew
+from bireme.cluster import cluster_job
 from bireme.cluster.cluster_job import ClusterJob
+from bireme.cluster.connections import NodeConnections
 from bireme.node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.runner import session
+from bireme.runner.crew import Crew
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -71,20 +72,60 @@ def preflight(
         BadInputError: the launcher is not installed or cannot reach a node, or a file with variables cannot be read.
         UnfitError: no port is free for the agents to connect to.
     """
-    exported = agent_launch.what_travels(spec, environ) if exported is None else exported
-    tree = ClusterJob.find_tree(spec, environ)
-    launch = agent_launch.prepare(spec, environ, nodes, launcher, connect_timeout=connect_timeout)
-    job = ClusterJob(
-        spec=spec, nodes=nodes, launch=launch, exports=exported.variables, accelerator=accelerator, tree=tree
+    exported = cluster_job.what_travels(spec, environ) if exported is None else exported
+    job = cluster_job.prepare(
+        spec, environ, nodes, launcher, exported, accelerator=accelerator, connect_timeout=connect_timeout
     )
-    crews: list[AgentCrew] = []
+    crews: list[_Questions] = []
 
-    def crew(of_session: Session) -> AgentCrew:
-        crews.append(AgentCrew(of_session, job, PidFile(None), MACHINE))
+    def crew(of_session: Session) -> _Questions:
+        crews.append(_Questions(of_session, job))
         return crews[0]
 
     outcome = session.run(spec, job.notes(exported), crew)
-    return Preflight(tuple(map(_answer, crews[0].agents)), outcome)
+    return Preflight(tuple(map(_answer, crews[0].nodes.agents)), outcome)
+
+
+class _Questions(Crew):
+    """A crew that releases the agents once all have answered."""
+
+    def __init__(self, of_session: Session, job: ClusterJob) -> None:
+        self._session, self._job = of_session, job
+        self.nodes = NodeConnections(of_session, job, PidFile(None), MACHINE, self)
+
+    def start(self) -> None:
+        self.nodes.start()
+
+    def stop(self, _signum: int) -> None:
+        self.nodes.leave()
+
+    def kill_now(self) -> None:
+        self.nodes.kill_now()
+
+    def suspend(self) -> None:
+        self.nodes.suspend()
+
+    def resume(self) -> None:
+        self.nodes.resume()
+
+    def close(self) -> None:
+        self.nodes.close()
+
+    def answered(self) -> None:
+        """Release the agents, and report the unfit nodes."""
+        if self._job.spec.elastic:
+            self.nodes.answers.judge_by_filters()
+        if bad := self.nodes.answers.unfit():
+            self.nodes.complain(bad, len(self.nodes.agents))
+        else:
+            self.nodes.leave()
+
+    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
+        """No node is ever admitted."""
+
+    def none_alive(self) -> None:
+        """End with the last agent."""
+        self.nodes.leave()
 
 
 def _answer(agent: AgentHandle) -> NodeAnswer:

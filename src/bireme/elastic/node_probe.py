@@ -44,7 +44,7 @@ def request(spec: JobSpec, pool: DeclaredPool, name: str, accelerator: str, expo
 def main() -> None:
     """Answer one request."""
     from bireme.backends.base import CONNECT_TIMEOUT
-    from bireme.cluster import agent_launch, node_selection
+    from bireme.cluster import cluster_job, node_selection
     from bireme.cluster.preflight import preflight
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -61,7 +61,7 @@ def main() -> None:
         spec,
         os.environ,
         node_selection.select(spec, pool),
-        agent_launch.launcher_name(spec, pool),
+        cluster_job.launcher_name(spec, pool),
         accelerator=asked["accelerator"],
         exported=Exports(variables=asked["variables"], origins={}),
         connect_timeout=max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time

@@ -73,9 +73,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, 
 
     def begin() -> Outcome:
         plan, inherited, notes = _plan(spec, environ, world, node_rank)
-        return one_machine.carry_out(spec, plan, inherited, notes, main_pid)
+        return one_machine.run_part(spec, plan, inherited, notes, main_pid)
 
-    return one_machine.naming(list(world)[node_rank], begin)
+    return one_machine.blamed(list(world)[node_rank], begin)
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> StartPlan:

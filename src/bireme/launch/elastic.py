@@ -11,15 +11,14 @@ import os
 import re
 
 from bireme.backends import base
-from bireme.cluster import agent_launch, node_selection
-from bireme.cluster.cluster_crew import ClusterCrew
+from bireme.cluster import cluster_job, node_selection
+from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.cluster_job import ClusterJob
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic.control_socket import ControlSocket
 from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
 from bireme.elastic.roster import Roster
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
-from bireme.launch import many_nodes
 from bireme.launch.restart_budget import RestartBudget
 from bireme.node.machine import MACHINE
 from bireme.options import conflicts
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.cluster.connections import NodeConnections
     from bireme.node.machine import Machine
     from bireme.planning.start import StartPlan
     from bireme.process.pid_file import PidFile
@@ -69,59 +69,39 @@ if TYPE_CHECKING:
     from bireme.ship.source import SourceTree
 
 
-class EpochCrew(ClusterCrew):
-    """A crew for one epoch: it can begin without some of its nodes, and its end need not end the job.
+class Epoch(WholeJob):
+    """Which nodes take part in an epoch: it can begin without some of its nodes, and its end need not end the job.
 
     Args:
-        pid_file: that of the whole elastic job.
         number: of the epoch, counted from 0.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        job: ClusterJob,
-        pid_file: PidFile,
-        machine: Machine,
-        *,
-        number: int,
-        observer: EpochObserver,
-    ) -> None:
-        super().__init__(session, job, pid_file, machine, observer.is_last)
+    def __init__(self, spec: JobSpec, number: int, observer: EpochObserver) -> None:
+        super().__init__(spec, observer.is_last)
         self._number, self._observer = number, observer
+        self._begins = False
+        self.attach, self.begun = observer.attach, observer.begun  # type: ignore[method-assign]
+        self.took_part = observer.took_part  # type: ignore[method-assign]
 
-    def start(self) -> None:
-        """Start the launcher, and wait for the nodes' answers."""
-        super().start()
-        self._observer.attach(self._session)
-
-    def _unfit(self) -> list[AgentHandle]:
+    def unfit(self, nodes: NodeConnections) -> list[AgentHandle]:
         """Begin without the unfit nodes; return those that prevent the epoch from beginning.
 
         In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
         that came back too early.
         """
-        if not self._all_fit:
-            self._bootstrap.judge_by_filters()
-        bad = self._bootstrap.unfit()
+        if not self._begins:
+            nodes.answers.judge_by_filters()
+        bad = nodes.answers.unfit()
         mistakes = [member for member in bad if member.has_answered and not member.hint]
         if self._number == 0 and mistakes:
             return mistakes
         for member in bad:
-            self.members.remove(member)
-            if member.channel is not None:
-                member.channel.close()
-            self._launcher.end(member.index)
+            nodes.leave_out(member)
             why = (member.problems or [member.hint or "it did not answer"])[-1]
             self._observer.left_out(member.name, " ".join(why.split()))
-        self._admitted = len(self.members) >= self._job.spec.min_nodes
-        return [] if self._admitted else bad
-
-    def _begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
-        self._observer.begun(names, plan)
-
-    def _earlier(self) -> tuple[str, ...]:
-        return self._observer.took_part()
+        nodes.loss.admitted = len(nodes.members) >= self._spec.min_nodes
+        self._begins = self._begins or nodes.loss.admitted
+        return [] if nodes.loss.admitted else bad
 
 
 class IdleCrew(Crew):
@@ -232,7 +212,7 @@ class ElasticJob:
             # Label lines even while there is only one rank, so that the format never changes.
             self._spec = spec = spec.replace(output="prefix")
         # Once: a file that is broken later must not end the job.
-        self._exports = agent_launch.what_travels(spec, environ)
+        self._exports = cluster_job.what_travels(spec, environ)
         self._roster = Roster(
             names,
             min_nodes=spec.min_nodes,
@@ -255,7 +235,7 @@ class ElasticJob:
             control_socket=self._control_socket,
             machine=machine,
         )
-        self._launcher = agent_launch.launcher_name(spec, self._pool)
+        self._launcher = cluster_job.launcher_name(spec, self._pool)
         self._over = base.load(self._launcher).OVER
         self._deferred = DeferredSignals()
         self._begin = self._machine.now()
@@ -295,9 +275,9 @@ class ElasticJob:
     def run(self, pid_file: PidFile) -> Outcome:
         """Run epochs until the job ends."""
         with self._deferred:
-            return self._run(pid_file)
+            return self._epochs(pid_file)
 
-    def _run(self, pid_file: PidFile) -> Outcome:
+    def _epochs(self, pid_file: PidFile) -> Outcome:
         while True:
             outcome = self._waited() if self._roster.lacking else self._one_epoch(pid_file)
             self._logs += outcome.logs
@@ -325,11 +305,20 @@ class ElasticJob:
         try:
             nodes, exported = node_selection.select(spec, pool), self._exports
             changed, launcher = self._look_at_tree(spec), self._launcher
-            job = many_nodes.prepare(spec, self._environ, nodes, launcher, exported, self._accelerator, self._tree)
+            job = cluster_job.prepare(
+                spec,
+                self._environ,
+                nodes,
+                launcher,
+                exported,
+                accelerator=self._accelerator,
+                tree=self._tree,
+                log_dir=spec.log_dir,
+            )
             return session.run(
                 spec,
                 (*changed, *job.notes(exported)),
-                lambda running: EpochCrew(running, job, pid_file, self._machine, number=number, observer=self),
+                lambda running: ClusterCrew(running, job, pid_file, self._machine, Epoch(spec, number, self)),
                 self._machine.loop,
             )
         except (BadInputError, UnfitError, OSError) as error:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-from bireme.cluster import agent_launch
-from bireme.cluster.agent_connector import with_python
-from bireme.cluster.cluster_crew import ClusterCrew
-from bireme.cluster.cluster_job import ClusterJob
-from bireme.logs import rankfiles
+from bireme.cluster import cluster_job
+from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
+from bireme.cluster.connections import with_python
 from bireme.node.machine import MACHINE
 from bireme.planning.start import sketch
 from bireme.planning.start_facts import NodeFacts, job_facts
@@ -19,10 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bireme.cluster.cluster_job import LauncherCommands
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.node.machine import Machine
-    from bireme.planning.exports import Exports
     from bireme.planning.start import Sketch
     from bireme.result.outcome import Outcome
     from bireme.runner.session import Session
@@ -54,51 +52,31 @@ def run(
         BadInputError: the job cannot run as described; nothing was started.
         UnfitError: no port is free for the agents to connect to.
     """
-    exported = agent_launch.what_travels(spec, environ)
-    job = prepare(spec, environ, nodes, launcher, exported, tree=tree)
+    exported = cluster_job.what_travels(spec, environ)
+    job = cluster_job.prepare(spec, environ, nodes, launcher, exported, tree=tree, log_dir=spec.log_dir)
     crews: list[ClusterCrew] = []
 
     def make_crew(running: Session) -> ClusterCrew:
-        crews.append(ClusterCrew(running, job, pid_file, machine, is_last))
+        crews.append(ClusterCrew(running, job, pid_file, machine, WholeJob(spec, is_last)))
         return crews[0]
 
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         outcome = session.run(spec, [("info", again)] if again else job.notes(exported), make_crew, machine.loop)
-    if crews[0].tree_changed and not again:
+    if crews[0].nodes.tree_changed and not again:
         return run(spec, environ, nodes, launcher, machine, is_last=is_last, again=f"{outcome.note}: sending it again")
     return outcome
 
 
-def prepare(
-    spec: JobSpec,
-    environ: Mapping[str, str],
-    nodes: Nodes,
-    launcher: str,
-    exported: Exports,
-    accelerator: str = "",
-    tree: SourceTree | None = None,
-) -> ClusterJob:
-    """Make the value that a crew carries out, and open what it needs.
-
-    Args:
-        accelerator: the kind of device that every node must have; "": any.
-        tree: the files to send to the nodes, if they are known already.
+def preview(
+    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str
+) -> tuple[Sketch, LauncherCommands | None]:
+    """The plan as far as it is known before connecting, and the launcher's command lines.
 
     Raises:
-        BadInputError, UnfitError: as :func:`run`.
+        BadInputError: as :func:`run`.
     """
-    tree = tree or ClusterJob.find_tree(spec, environ)
-    launch = agent_launch.prepare(spec, environ, nodes, launcher)
-    log_dir = rankfiles.prepare(spec.log_dir, "--log_dir") if spec.log_dir is not None else None
-    return ClusterJob(
-        spec=spec,
-        nodes=nodes,
-        launch=launch,
-        exports=exported.variables,
-        accelerator=accelerator,
-        log_dir=log_dir,
-        tree=tree,
-    )
+    first = of_the_first_epoch(spec, nodes)
+    return plan(spec, nodes), cluster_job.dry_commands(spec, environ, first, launcher)
 
 
 def plan(spec: JobSpec, nodes: Nodes) -> Sketch:

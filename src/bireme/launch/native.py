@@ -11,10 +11,12 @@ import os
 
 from bireme.agent import sent_code
 from bireme.backends import base
-from bireme.cluster import agent_launch
+from bireme.cluster import cluster_job
+from bireme.cluster.cluster_job import LauncherCommands
 from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
+from bireme.launch import many_nodes
 from bireme.launch.one_machine import LocalCrew
 from bireme.node import activation
 from bireme.node.examination import temporary_directory
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
+    from bireme.planning.start import Sketch
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
 
@@ -43,9 +46,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     """
     backend = base.load(launcher)
     executable = backend.find_program(environ, spec.launcher_args)
-    found_exports = agent_launch.what_travels(spec, environ)
+    found_exports = cluster_job.what_travels(spec, environ)
     exported = found_exports.variables
-    allocation = agent_launch.new_allocation(backend, environ, spec.job_name)
+    allocation = cluster_job.new_allocation(backend, environ, spec.job_name)
     argv = command(spec, environ, nodes, launcher, executable, allocation)
     worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
     error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
@@ -66,7 +69,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
         master_port=0,
         nodes=(node,),
     )
-    # exported variables first: see the note on hydra in bireme.cluster.agent_launch
+    # exported variables first: see the note on hydra in bireme.cluster.cluster_job
     inherited = {**exported, **environ, **exported}
 
     def give_back() -> None:
@@ -88,6 +91,18 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     if any(end.by_signal for end in outcome.ends):  # it could not give its allocation back
         give_back()
     return outcome
+
+
+def preview(
+    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str
+) -> tuple[Sketch, LauncherCommands | None]:
+    """The plan as far as it is known before the launcher runs, and its command line.
+
+    Raises:
+        BadInputError: as :func:`run`.
+    """
+    sketch = many_nodes.plan(spec, nodes)
+    return sketch, LauncherCommands.of((command(spec, environ, nodes, launcher),))
 
 
 def command(
@@ -112,7 +127,7 @@ def command(
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
     world = nodes.world(spec, "--native_ranks")
-    names = agent_launch.what_travels(spec, environ).variables
+    names = cluster_job.what_travels(spec, environ).variables
     launch = base.LaunchPlan(
         hosts=tuple(base.HostLaunch(name=entry.name, user=entry.user, port=entry.port) for entry in nodes.entries),
         agent=rank_command(spec, environ, world),
@@ -123,7 +138,7 @@ def command(
         job_name=spec.job_name,
         allocation=allocation
         if allocation is not None
-        else agent_launch.new_allocation(backend, environ, spec.job_name, dry=True),
+        else cluster_job.new_allocation(backend, environ, spec.job_name, dry=True),
     )
     argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)

@@ -134,9 +134,9 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -
         lease, note = _lease_port(spec)
         with lease:
             plan, inherited, notes = _plan(spec, environ, nodes, lease.port, note)
-            return carry_out(spec, plan, inherited, notes, os.getpid(), lease.fds)
+            return run_part(spec, plan, inherited, notes, os.getpid(), lease.fds)
 
-    return naming(name_here(nodes), begin)
+    return blamed(name_here(nodes), begin)
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -> StartPlan:
@@ -277,7 +277,7 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
         notes.append(("warning", f"--master_addr: {addr} is not an address of this machine"))
 
 
-def naming(name: str, begin: Callable[[], Outcome]) -> Outcome:
+def blamed(name: str, begin: Callable[[], Outcome]) -> Outcome:
     """Run a node's part, and name the node as the one at fault if it is unfit or its agent is lost."""
     try:
         outcome = begin()
@@ -287,7 +287,7 @@ def naming(name: str, begin: Callable[[], Outcome]) -> Outcome:
     return outcome.replace(hosts=(name,)) if outcome.cause in ("agent lost", "unfit") else outcome
 
 
-def carry_out(
+def run_part(
     spec: JobSpec,
     plan: StartPlan,
     environ: Mapping[str, str],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from bireme.cluster.agent_launch import LauncherCommands
+    from bireme.cluster.cluster_job import LauncherCommands
     from bireme.cluster.node_selection import DeclaredPool, Nodes
     from bireme.job import JobSpec
     from bireme.resources.pool import Pool
@@ -30,13 +30,22 @@ _DEFAULT_HOSTFILE = "/job/hostfile"
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS")
 
 
-class ThisMachine(Value):
+class _Place(Value):
+    """Where a job runs."""
+
+    @property
+    def restarts_itself(self) -> bool:
+        """Whether the job is restarted there, and not as a whole."""
+        return False
+
+
+class ThisMachine(_Place):
     """The job runs on this machine, without agents. ``nodes``: this machine in the pool; ``None``: there is no pool."""
 
     nodes: Nodes | None = None
 
 
-class ByHand(Value):
+class ByHand(_Place):
     """Only this node's part of the job runs: the command is typed on each node, with ``--no_ssh`` or as for torchrun.
 
     Attributes:
@@ -47,23 +56,33 @@ class ByHand(Value):
     world: Pool
     node_rank: int
 
+    @property
+    def restarts_itself(self) -> bool:
+        """PyTorch's agent restarts the ranks that it starts."""
+        return self.spec.elastic
 
-class Agents(Value):
+
+class Agents(_Place):
     """The job runs on these nodes, through agents that the launcher starts."""
 
     nodes: Nodes
     launcher: str
 
 
-class NativeRanks(Value):
+class NativeRanks(_Place):
     """The job runs on these nodes, where the launcher starts every rank itself (``--native_ranks``)."""
 
     nodes: Nodes
     launcher: str
 
 
-class Epochs(Value):
+class Epochs(_Place):
     """Each epoch of the job runs on the nodes available then (elastic training); `bireme.elastic` finds them."""
+
+    @property
+    def restarts_itself(self) -> bool:
+        """An epoch follows another."""
+        return True
 
 
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
@@ -119,7 +138,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
     conflicts.refuse_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
-    from bireme.cluster import agent_launch, node_selection
+    from bireme.cluster import cluster_job, node_selection
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
@@ -128,7 +147,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
         return ByHand(addressed, world, spec.node_rank)
-    launcher = agent_launch.launcher_name(spec, pool)
+    launcher = cluster_job.launcher_name(spec, pool)
     if spec.native_ranks:
         return NativeRanks(nodes, launcher)
     return ThisMachine(nodes) if _is_only_here(spec, nodes) else Agents(nodes, launcher)
@@ -162,18 +181,18 @@ def run(
     place: Placement,
     tree: SourceTree | None = None,
     is_last: Callable[[Outcome], bool] = lambda _: True,
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
     """Run the job where it belongs, and wait for its end.
 
     Args:
-        place: where it runs; not `Epochs`.
         tree: the files to send to the nodes, if they are known already.
         is_last: whether the job ends with an outcome, and is not started again.
+        on_change: called between two epochs, with the outcome of the first and the reason for the second.
 
     Raises:
         BadInputError: the job cannot run as described; nothing was started.
     """
-    assert not isinstance(place, Epochs)
     if isinstance(place, ThisMachine):
         from bireme.launch import one_machine
 
@@ -186,9 +205,13 @@ def run(
         from bireme.launch import native
 
         return native.run(spec, environ, place.nodes, place.launcher)
-    from bireme.launch import many_nodes
+    if isinstance(place, Agents):
+        from bireme.launch import many_nodes
 
-    return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
+        return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
+    from bireme.launch import elastic
+
+    return elastic.run(spec, environ, on_change)
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, LauncherCommands | None]:
@@ -214,14 +237,10 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
         from bireme.launch import by_hand
 
         return Sketch.of(by_hand.preview(place.spec, environ, place.world, place.node_rank)), None
-    from bireme.cluster import agent_launch
-    from bireme.launch import many_nodes
-
-    sketch = many_nodes.plan(spec, place.nodes)
     if isinstance(place, NativeRanks):
         from bireme.launch import native
 
-        command = native.command(spec, environ, place.nodes, place.launcher)
-        return sketch, agent_launch.LauncherCommands.of((command,))
-    nodes = many_nodes.of_the_first_epoch(spec, place.nodes)
-    return sketch, agent_launch.dry_commands(spec, environ, nodes, place.launcher)
+        return native.preview(spec, environ, place.nodes, place.launcher)
+    from bireme.launch import many_nodes
+
+    return many_nodes.preview(spec, environ, place.nodes, place.launcher)

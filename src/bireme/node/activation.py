@@ -105,7 +105,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
             stdout=out.fileno(),
             stderr=err.fileno(),
         )
-        status = _run(start)
+        status = _status_of(start)
         out.seek(0)
         err.seek(0)
         found, said = out.read(), err.read().decode(errors="replace").strip().splitlines()
@@ -119,7 +119,7 @@ def _sourced(script: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _run(start: WorkerStart) -> int:
+def _status_of(start: WorkerStart) -> int:
     """Run a program under a guardian, so that nothing is left of it even if we are killed; return its wait status."""
     handle = guardian.start([start], at_loss=lambda: None)
     status = int(signal.SIGKILL)
