@@ -54,9 +54,6 @@ def connect(
 
     Returns:
         The socket's descriptor; what protects the channel; and bytes of it that were received already, decoded.
-
-    Raises:
-        UnfitError: there is no token, or the runner cannot be reached.
     """
     token = environ.pop(variable, "")
     if not token:

@@ -29,14 +29,7 @@ _VARIABLES = (
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``; the plan is JSON from `native_ranks.rank_command`.
-
-    Returns:
-        The exit code if that fails.
-
-    Raises:
-        BadInputError: the launcher's variables name no rank, or one that the job does not have.
-    """
+    """Execute ``PROGRAM…`` of the arguments ``PLAN PROGRAM…``; the plan is JSON from `native_ranks.rank_command`."""
     keep_the_locale()
     plan = json.loads(arguments[0])
     rank, local_rank = rank_from_launcher(environ)
@@ -55,11 +48,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
 
 
 def rank_from_launcher(environ: MutableMapping[str, str]) -> tuple[int, int]:
-    """The rank and local rank of this process, from the launcher's variables.
-
-    Raises:
-        BadInputError: there are none.
-    """
+    """The rank and local rank of this process, from the launcher's variables."""
     for rank, local_rank in _VARIABLES:
         if rank in environ and local_rank in environ:
             return int(environ[rank]), int(environ[local_rank])

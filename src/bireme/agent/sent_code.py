@@ -80,8 +80,6 @@ def command(
     """The command line that starts an agent, or the shim of a native rank, on a node.
 
     Args:
-        kind: how it reaches the runner, or that it is a shim.
-        words: the arguments of the stub.
         python: the words that start Python there (`python_words`); (): this Python.
         short: with a name instead of the stub, to be shown.
         patience: seconds for which the agent waits for its code, and then for the job.
@@ -96,8 +94,6 @@ def pack(tag: str, *, tree: bool = False, fetch: bool = False) -> bytes:
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
-        tree: whether it is to take a tree.
-        fetch: whether it is to send files home.
     """
     left_out = (*(() if tree else (_FOR_A_TREE,)), *(() if fetch else (_FOR_FETCH,)))
     form = f"{'bytecode' if tag == python_tag() else 'source'} {tree} {fetch}"
@@ -247,9 +243,6 @@ def python_words(spec: JobSpec, *, short: bool = False) -> tuple[str, ...]:
 
     Args:
         short: without the check, to be shown.
-
-    Raises:
-        BadInputError: the Python is to have another path on each node.
     """
     agent = spec.node_python
     if "{host}" in agent:

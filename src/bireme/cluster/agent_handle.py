@@ -39,7 +39,6 @@ class PeerClock:
 
         Args:
             asked: when the question was sent, on our clock.
-            theirs: what the other clock showed.
             answered: when the answer arrived, on our clock.
         """
         trip, offset = answered - asked, theirs - (asked + answered) / 2
@@ -57,7 +56,6 @@ class AgentHandle:
     Args:
         index: the node's place in the pool, and that of its launcher process where each node has its own.
         slots: those that the pool declares; ``None``: the node is asked.
-        now: returns the time on our clock.
     """
 
     def __init__(self, index: int, host: HostLaunch, slots: tuple[str, ...] | None, now: Callable[[], float]) -> None:
@@ -119,14 +117,7 @@ class AgentHandle:
 
 
 def find_agent(members: Sequence[AgentHandle], who: Mapping[str, str]) -> AgentHandle | None:
-    """Find which agent has connected, by its name, its addresses, or its rank in the launcher's job.
-
-    Args:
-        who: what the agent says about itself in the handshake.
-
-    Returns:
-        The agent; ``None`` where it is on no node of the job.
-    """
+    """Find which agent has connected, by its name, its addresses, or its rank in the launcher's job."""
     names = [name for name in (who.get("name"), who.get("slurm"), who.get("hostname")) if name]
     for name in names:
         for member in members:

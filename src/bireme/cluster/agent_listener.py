@@ -160,9 +160,6 @@ class AgentListener:
     Args:
         variable: the environment variable of the launcher that carries the token.
         only_here: whether every node is this machine, so that loopback is enough.
-
-    Raises:
-        UnfitError: there is no free port.
     """
 
     def __init__(self, variable: str, environ: Mapping[str, str], *, only_here: bool) -> None:
@@ -298,11 +295,7 @@ class AgentListener:
 
 
 def _listening(addresses: Sequence[str]) -> list[socket.socket]:
-    """Listen on each of these addresses, all on the same port.
-
-    Raises:
-        UnfitError: there is no free port.
-    """
+    """Listen on each of these addresses, all on the same port."""
     for _ in range(_PORTS):
         sockets: list[socket.socket] = []
         for address in addresses:

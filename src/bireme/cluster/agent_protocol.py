@@ -96,7 +96,6 @@ class AgentProtocol:
     """The state of one agent, and which of its ranks and streams are open.
 
     Attributes:
-        state: see the table above.
         pipes: how many its ranks write to, from their start on.
     """
 

@@ -98,11 +98,7 @@ class OutputCredit:
 
 
 class WholeJob:
-    """Which nodes take part in a job that runs on all of them. An epoch of an elastic job decides otherwise.
-
-    Args:
-        is_last: whether the job ends with an outcome, and is not started again.
-    """
+    """Which nodes take part in a job that runs on all of them. An epoch of an elastic job decides otherwise."""
 
     def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool] = lambda _: True) -> None:
         self._spec, self.is_last = spec, is_last
@@ -123,12 +119,7 @@ class WholeJob:
 
 
 class ClusterCrew(Crew):
-    """A crew of many nodes.
-
-    Args:
-        pid_file: created when the guardian of the launcher processes starts.
-        policy: decides which nodes take part.
-    """
+    """A crew of many nodes."""
 
     killed = 0
     stuck: tuple[str, ...] = ()
@@ -364,9 +355,6 @@ def node_plans(
 
     Returns:
         The plan, and the plan of each node that has slots, by its name in the pool.
-
-    Raises:
-        BadInputError: the filters leave no slots on the first node, or in the whole pool.
     """
     spec, first = cluster_job.spec, members[0]
     active = cluster_job.active({member.name: member.hello.slots for member in members})

@@ -65,11 +65,7 @@ class ClusterJob(Value):
 
     @staticmethod
     def find_tree(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree | None:
-        """The files to send to the nodes; ``None``: the nodes have them.
-
-        Raises:
-            BadInputError: there is no such tree, or it is too large.
-        """
+        """The files to send to the nodes; ``None``: the nodes have them."""
         if spec.ship is None:
             return None
         from bireme.ship import source
@@ -77,11 +73,7 @@ class ClusterJob(Value):
         return source.find(spec, environ)
 
     def active(self, known: Pool) -> Pool:
-        """The active resources, once the slots of the nodes are known.
-
-        Raises:
-            BadInputError: a filter names an unknown node or slot, or leaves nothing.
-        """
+        """The active resources, once the slots of the nodes are known."""
         return self.nodes.active(self.spec, known)
 
 
@@ -134,11 +126,7 @@ def launcher_name(spec: JobSpec, pool: DeclaredPool) -> str:
 
 
 def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
-    """The variables to export to other nodes.
-
-    Raises:
-        BadInputError: a file that names additional variables cannot be read.
-    """
+    """The variables to export to other nodes."""
     home, cwd = os.path.expanduser("~"), os.getcwd()
     return exports(environ, spec.exports, home, cwd, same_files=not spec.in_containers)
 
@@ -158,14 +146,9 @@ def prepare(
     """Find the launcher, open a port for the agents where they connect to us, and make the command lines.
 
     Args:
-        accelerator: the kind of device that every node must have; "": any.
         tree: the files to send to the nodes, if they are known already.
         log_dir: the folder for the ranks' log files, which is made; ``None``: none.
         connect_timeout: seconds that a node may take to accept a connection.
-
-    Raises:
-        BadInputError: the launcher is not installed, or cannot reach a node.
-        UnfitError: no port is free for the agents to connect to.
     """
     tree = tree or ClusterJob.find_tree(spec, environ)
     launch = _launch(spec, environ, nodes, launcher, connect_timeout)
@@ -217,11 +200,7 @@ def new_allocation(backend: Backend, environ: Mapping[str, str], job_name: str, 
 
 
 def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> LauncherCommands:
-    """The launcher's command lines, for a dry run: opens no port and does not look up the launcher.
-
-    Raises:
-        BadInputError: the launcher cannot reach a node.
-    """
+    """The launcher's command lines, for a dry run: opens no port and does not look up the launcher."""
     here = _here(spec, nodes)
     backend = _backend(spec, launcher)
     connects = backend.CHANNEL == "dial"

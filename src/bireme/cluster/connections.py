@@ -64,16 +64,8 @@ _LAUNCHER_WAIT = 5.0
 class NodeConnections:
     """The agents of nodes, from their start to their release.
 
-    Args:
-        job: the job that the nodes must be fit for.
-        pid_file: created when the guardian of the launcher processes starts.
-
     Attributes:
         agents: one for each node, in the pool's order.
-        members: those that take part.
-        answers: brings the agents from their start to their answers.
-        loss: decides when a node is lost.
-        handlers: what is done with the messages of agents.
     """
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine, owner: Owner) -> None:

@@ -49,15 +49,11 @@ class LauncherProcess:
     """The launcher processes of one job.
 
     Args:
-        start_guardian: as `guardian.start`.
         on_exit: called with (index, exit code, signal) at the end of each process. The signal is 0 unless another
             process killed it.
         on_line: called with (index, line) for each line of a process's stderr.
         on_lost: called with the pid when the guardian or watcher of these processes was killed.
-        on_over: called when all have ended.
         at_once: how many to start at first; the others wait for :meth:`fork`.
-        at_start: called in the guardian before it forks.
-        at_loss: called in the guardian or watcher when this process was lost.
         allocates: whether they may own an allocation, and so get more time to end.
     """
 

@@ -56,7 +56,6 @@ class NodeAnswers:
 
     Args:
         members: the agents, in the order of the pool. An elastic job removes nodes that do not answer.
-        on_answers: called when every node has answered or failed, and again for each that fails afterwards.
     """
 
     def __init__(
@@ -175,7 +174,6 @@ class NodeAnswers:
         """What the launcher process printed about a node that did not answer.
 
         Args:
-            index: of the launcher process.
             code: its exit code, reported if it printed nothing.
         """
         import re
@@ -236,8 +234,6 @@ def complaint(bad: Sequence[AgentHandle], total: int, agents: Sequence[AgentHand
     """The unfit nodes and their problems, as an error message.
 
     Args:
-        bad: the agents of the unfit nodes.
-        total: how many nodes the job has.
         agents: the agents of all nodes: where one lacks the ranks' Python, those that have it are named.
     """
     lines = [f"{len(bad)} of {counted(total, 'node')} cannot run the job:"]

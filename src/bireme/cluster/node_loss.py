@@ -66,14 +66,10 @@ class NodeLoss:
     """Judges all signs that a node is lost.
 
     Args:
-        members: the agents that take part; the list may become shorter later.
-        answers: told of nodes that are lost before they were admitted.
-        close: ends the connection to an agent.
         on_lost: called with an agent that was admitted and is lost, a note, and when that was.
 
     Attributes:
         admitted: whether the nodes are known that take part: from now on, a node that is lost ends the job.
-        started: whether the ranks were started.
         ended: whether agents and launcher may end now.
     """
 
@@ -201,7 +197,6 @@ class Heartbeat:
     """Pings the agents. Time during which this process was busy or suspended does not count against them.
 
     Args:
-        members: the agents; the list may become shorter later.
         seconds: without a sign of life after which an agent is lost.
         on_lost: called with an agent that is lost, the reason, and when it was heard last.
     """

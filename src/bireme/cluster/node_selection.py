@@ -44,7 +44,6 @@ class Nodes(Value):
     """The nodes of a pool that a job connects to.
 
     Attributes:
-        entries: the nodes, in the pool's order.
         slots: the slots of each by its name, as far as they are declared; ``None``: the node has to be asked.
     """
 
@@ -58,14 +57,7 @@ class Nodes(Value):
         return tuple(entry.name for entry in self.entries)
 
     def world(self, spec: JobSpec, where: str = "") -> Pool:
-        """The slots of every node, for a job that cannot ask the nodes: those declared, or the scheduler's tasks.
-
-        Args:
-            where: the option that needs them.
-
-        Raises:
-            BadInputError: the slots of a node are not declared.
-        """
+        """The slots of every node, for a job that cannot ask the nodes: those declared, or the scheduler's tasks."""
         known: Pool = {}
         for entry in self.entries:
             declared = self.slots[entry.name]
@@ -78,25 +70,14 @@ class Nodes(Value):
         return self.active(spec, known)
 
     def active(self, spec: JobSpec, known: Pool) -> Pool:
-        """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did.
-
-        Args:
-            known: the slots that the nodes have.
-
-        Raises:
-            BadInputError: as :func:`select`.
-        """
+        """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did."""
         if None not in self.slots.values():
             return known
         return resolve(narrowed(spec, known), known, may_be_empty=True) if spec.elastic else resolve(spec, known)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
-    """Find the declared pool; ``None``: only this machine.
-
-    Raises:
-        BadInputError: a named file is missing, or the declaration cannot be read.
-    """
+    """Find the declared pool; ``None``: only this machine."""
     if spec.hosts.startswith(job.BY_LABELS):
         return DeclaredPool(_by_labels(spec, environ), f"--hosts {spec.hosts}")
     if spec.hosts:
@@ -116,9 +97,6 @@ def select(spec: JobSpec, pool: DeclaredPool) -> Nodes:
     """Select the nodes to connect to.
 
     Where the slots of any node are not declared, only filters of whole nodes are applied now.
-
-    Raises:
-        BadInputError: a filter names an unknown node or slot, or leaves nothing.
     """
     numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in pool.entries}}
     slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in pool.entries}
@@ -131,20 +109,12 @@ def select(spec: JobSpec, pool: DeclaredPool) -> Nodes:
 
 
 def narrowed(spec: JobSpec, names: Container[str]) -> JobSpec:
-    """The job with its filters reduced to these nodes.
-
-    Raises:
-        BadInputError: a filter cannot be read.
-    """
+    """The job with its filters reduced to these nodes."""
     return _refiltered(spec, lambda node: node if node.host in names else None)
 
 
 def by_one_name(spec: JobSpec) -> JobSpec:
-    """The job with every name of this machine in its filters replaced by ``localhost``.
-
-    Raises:
-        BadInputError: a filter cannot be read.
-    """
+    """The job with every name of this machine in its filters replaced by ``localhost``."""
     aliases = filters.local_aliases("localhost")
     return _refiltered(spec, lambda node: node.replace(host=aliases.get(node.host, node.host)))
 
@@ -160,11 +130,7 @@ def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]
 
 
 def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
-    """The active resources: what filters and limits leave of a pool whose slots are known.
-
-    Raises:
-        BadInputError: as :func:`select`.
-    """
+    """The active resources: what filters and limits leave of a pool whose slots are known."""
     left = _without_avoided(filters.apply_filters(pool, spec.include, spec.exclude, may_be_empty=may_be_empty), spec)
     return filters.take(left, spec.num_nodes, spec.num_gpus)
 
@@ -192,12 +158,7 @@ _LABELS_WAIT = 30
 
 
 def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ...]:
-    """Find the hosts of ``LAUNCHER:LABELS[:SLOTS]``, by the launcher's own command.
-
-    Raises:
-        BadInputError: there are no labels, or no host has them; or another launcher was chosen, or it is not installed.
-        UnfitError: the question was not answered.
-    """
+    """Find the hosts of ``LAUNCHER:LABELS[:SLOTS]``, by the launcher's own command."""
     from bireme.backends import base
 
     launcher, _, asked = spec.hosts.partition(":")
@@ -219,11 +180,7 @@ def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ..
 
 
 def _answer(question: tuple[str, ...], environ: Mapping[str, str]) -> bytes:
-    """What the command has printed.
-
-    Raises:
-        UnfitError: it failed, or took too long.
-    """
+    """What the command has printed."""
     import subprocess
 
     from bireme.process.kernel import die_with_parent

@@ -33,7 +33,6 @@ class NodeAnswer(Value):
     """What a preflight has found out about one node.
 
     Attributes:
-        name: the node's name in the pool.
         declared: the slots that the pool declares; ``None``: the node was asked for them.
         facts: about a node that is fit; ``None``: it is not.
     """
@@ -64,13 +63,8 @@ def preflight(
     """Ask nodes whether they are fit for a job. Starts an agent on each, and returns when all have ended.
 
     Args:
-        accelerator: the kind of device that every node must have; "": any.
         exported: the exported variables; ``None``: as they are now.
         connect_timeout: seconds that a node may take to accept a connection.
-
-    Raises:
-        BadInputError: the launcher is not installed or cannot reach a node, or a file with variables cannot be read.
-        UnfitError: no port is free for the agents to connect to.
     """
     exported = cluster_job.what_travels(spec, environ) if exported is None else exported
     job = cluster_job.prepare(

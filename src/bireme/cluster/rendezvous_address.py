@@ -20,7 +20,6 @@ class RendezvousAddress:
     """Has the nodes try the addresses of the first one, and chooses.
 
     Args:
-        session: told when the nodes have no address in common.
         members: the agents, in the order of their ranks, all of them fit.
     """
 

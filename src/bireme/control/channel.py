@@ -27,16 +27,11 @@ class Channel:
         read_fd: the descriptor to read from. It becomes non-blocking and is owned by the channel.
         write_fd: the descriptor to write to, likewise; for a socket the same as ``read_fd``.
         vocabulary: the messages that are accepted, by name.
-        on_frame: called with each frame.
         on_end: called once with the reason when the other side is gone.
         on_violation: called once instead, with what it did, when the other side breaks the protocol.
         on_greeting: called with the tag of the agent's Python in its greeting; ``None``: there comes none.
         transport: protects what is sent; ``None``: the descriptors are protected already.
-        longest: the longest frame that is accepted, in bytes.
         early: bytes of the channel that were received already, decoded.
-
-    Attributes:
-        open: whether the channel has not ended.
     """
 
     def __init__(

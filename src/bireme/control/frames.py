@@ -35,11 +35,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def encode_output(rank: int, number: int, data: bytes) -> bytes:
-    """Encode a chunk of a rank's output as a frame.
-
-    Args:
-        number: 1 for stdout, 2 for stderr.
-    """
+    """Encode a chunk of a rank's output as a frame."""
     return b"".join((HEAD.pack(b"O", _OUTPUT.size + len(data)), _OUTPUT.pack(rank, number), data))
 
 
@@ -61,9 +57,7 @@ class Decoder:
     """Decodes received bytes into frames.
 
     Args:
-        vocabulary: the messages that are accepted, by name.
         greeted: whether no greeting is expected.
-        longest: the longest frame that is accepted, in bytes.
     """
 
     def __init__(

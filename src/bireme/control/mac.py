@@ -21,7 +21,6 @@ class MacTransport(Transport):
     content is used.
 
     Args:
-        send_key: the key for records that we send.
         receive_key: the key for those of the other side; different, so that a record cannot be sent back to its sender.
         readable: why TLS is not used.
     """

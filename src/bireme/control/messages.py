@@ -81,7 +81,6 @@ class TreeOffer(Value):
 
     Attributes:
         digest: the SHA-256 of its manifest.
-        length: bytes of the manifest.
         roots: the paths of its folder on the runner.
         cache: the value of XDG_CACHE_HOME to use; "": that of the agent.
         job: the id of a job that is started several times, each time in the same copy if it can; "": it is not.
@@ -98,7 +97,6 @@ class Ask(Message):
     """Run the preflight for this job, and answer with `Hello`.
 
     Attributes:
-        heartbeat: seconds of silence after which the other side is lost.
         first: whether this node may be the first, and so has to lease a port for the rendezvous.
         name: this node's name in the pool.
         slots: those that the pool declares; None: all that it has.
@@ -135,9 +133,7 @@ class Start(Message):
     """Start your ranks.
 
     Attributes:
-        grace: seconds between the stop signal and SIGKILL.
         window: bytes of output that may be sent before the runner grants more.
-        rest: seconds after which an unfinished line is shown.
     """
 
     node: NodePlan
@@ -334,7 +330,6 @@ class Over(Message):
     """No process of the job is left on the node.
 
     Attributes:
-        killed: how many ranks had to be killed by SIGKILL.
         stuck: processes that even SIGKILL did not end, as ``pid (name, state)``.
     """
 
@@ -379,10 +374,6 @@ def to_json(message: Message) -> bytes:
 
 def from_json(text: bytes, vocabulary: Mapping[str, type[Message]]) -> Message:
     """Decode and validate a message.
-
-    Args:
-        text: one JSON object.
-        vocabulary: the messages that are accepted, by name.
 
     Raises:
         ProtocolError: it is not one of them, or malformed; the text is a sentence about the sender ("it sent …").

@@ -72,9 +72,6 @@ class MembershipMonitor:
     """Keeps the roster up to date while a session runs, and ends the session when the set of nodes should change.
 
     Args:
-        pool: returns the pool as it was read last.
-        accelerator: returns the kind of device that the job runs on.
-        read_pool: reads the pool again and returns the names of its nodes.
         is_over: whether a reason for an unfit node means that the whole allocation has ended.
     """
 

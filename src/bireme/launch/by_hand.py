@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec, Pool, int]:
-    """This node's part: the job as this node carries it out, the slots of all nodes, and the number of this one.
-
-    Raises:
-        BadInputError: a filter or ``--num_gpus`` asks for slots that this machine does not have, or there is no node
-            of that number.
-    """
+    """This node's part: the job as this node carries it out, the slots of all nodes, and the number of this one."""
     slots, _ = one_machine.slots_left(spec, devices.discover(spec.accelerator, environ), one_machine.HOST)
     least, most = (spec.min_nodes, spec.max_nodes) if spec.elastic else (spec.num_nodes, spec.num_nodes)
     assert least is not None
@@ -63,11 +58,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, 
     """Run one node's part of a job and wait for its end.
 
     Args:
-        node_rank: the number of this node, from 0.
         main_pid: the pid in the name of the pid file, with ``save_pid``.
-
-    Raises:
-        BadInputError: as for :func:`preview`; nothing was started.
     """
     _check_number(world, node_rank)
 
@@ -79,12 +70,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, 
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int) -> StartPlan:
-    """The plan of one node. That of an elastic job starts PyTorch's agent, which starts the ranks.
-
-    Raises:
-        BadInputError: the job cannot run as described, there is no node of that number, or an elastic job's Python
-            does not have PyTorch.
-    """
+    """The plan of one node. That of an elastic job starts PyTorch's agent, which starts the ranks."""
     _check_number(world, node_rank)
     return _plan(spec, environ, world, node_rank)[0]
 

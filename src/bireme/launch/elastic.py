@@ -108,10 +108,7 @@ class IdleCrew(Crew):
     """A crew without ranks: keeps an elastic job's session alive while too few nodes are available.
 
     Args:
-        note: returns a text about which nodes are missing.
-        seconds: how long to wait.
         gave_up: what to report after that time, before the note.
-        attach: called with the session once it runs.
     """
 
     def __init__(
@@ -148,11 +145,7 @@ _FORGIVEN = 600.0
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
-    """Find the declared pool; if there is none, this machine is the pool.
-
-    Raises:
-        BadInputError: a named file is missing, or the declaration cannot be read.
-    """
+    """Find the declared pool; if there is none, this machine is the pool."""
     pool = node_selection.find(spec, environ)
     return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)
 
@@ -166,11 +159,7 @@ def run(
     """Run an elastic job until it succeeds, fails too often, or has too few nodes for too long.
 
     Args:
-        environ: what the ranks inherit.
         on_change: called between two epochs, with the outcome of the first and the reason for the second.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
     """
     job = ElasticJob(spec.replace(run_id=spec.run_id or os.urandom(6).hex()), environ, on_change, machine)
     try:
@@ -181,15 +170,7 @@ def run(
 
 
 class ElasticJob:
-    """The state that lasts from epoch to epoch; observes each epoch.
-
-    Args:
-        environ: what the ranks inherit.
-        on_change: called between two epochs, with the outcome of the first and the reason for the second.
-
-    Raises:
-        BadInputError: the job cannot run as described.
-    """
+    """The state that lasts from epoch to epoch; observes each epoch."""
 
     def __init__(
         self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object], machine: Machine

@@ -45,12 +45,7 @@ def run(
 
     Args:
         tree: the files to send to the nodes, if they are known already.
-        is_last: whether the job ends with an outcome, and is not started again.
         again: why the job begins again: a file of the tree was changed while it was sent.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
-        UnfitError: no port is free for the agents to connect to.
     """
     exported = cluster_job.what_travels(spec, environ)
     job = cluster_job.prepare(spec, environ, nodes, launcher, exported, tree=tree, log_dir=spec.log_dir)
@@ -70,21 +65,13 @@ def run(
 def preview(
     spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str
 ) -> tuple[Sketch, LauncherCommands | None]:
-    """The plan as far as it is known before connecting, and the launcher's command lines.
-
-    Raises:
-        BadInputError: as :func:`run`.
-    """
+    """The plan as far as it is known before connecting, and the launcher's command lines."""
     first = of_the_first_epoch(spec, nodes)
     return plan(spec, nodes), cluster_job.dry_commands(spec, environ, first, launcher)
 
 
 def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
-    """The start plan as far as it is known before connecting.
-
-    Raises:
-        BadInputError: as :func:`run`.
-    """
+    """The start plan as far as it is known before connecting."""
     active = {name: nodes.slots[name] or (ONLY_NODES_KNOW,) for name in of_the_first_epoch(spec, nodes).names}
     facts = NodeFacts(hostname="", accelerator=spec.accelerator, temporary=ONLY_NODES_KNOW, omp_threads_set=True)
     addr = spec.master_addr or ONLY_NODES_KNOW

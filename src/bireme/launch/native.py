@@ -39,11 +39,7 @@ _FAREWELL = 15.0
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
-    """Run the launcher to its end.
-
-    Raises:
-        BadInputError: the launcher cannot start ranks, the slots are not declared, or an option needs an agent.
-    """
+    """Run the launcher to its end."""
     backend = base.load(launcher)
     executable = backend.find_program(environ, spec.launcher_args)
     found_exports = cluster_job.what_travels(spec, environ)
@@ -96,11 +92,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
 def preview(
     spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str
 ) -> tuple[Sketch, LauncherCommands | None]:
-    """The plan as far as it is known before the launcher runs, and its command line.
-
-    Raises:
-        BadInputError: as :func:`run`.
-    """
+    """The plan as far as it is known before the launcher runs, and its command line."""
     sketch = many_nodes.plan(spec, nodes)
     return sketch, LauncherCommands.of((command(spec, environ, nodes, launcher),))
 
@@ -118,9 +110,6 @@ def command(
     Args:
         executable: the path of its program; "": it was not looked up.
         allocation: the name for the allocation that it makes; ``None``: the command line is only shown.
-
-    Raises:
-        BadInputError: as :func:`run`.
     """
     backend = base.load(launcher)
     if not backend.starts_ranks:
@@ -146,11 +135,7 @@ def command(
 
 
 def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tuple[str, ...]:
-    """What the launcher executes for every rank: the shim, its plan as JSON, and the program's command line.
-
-    Raises:
-        BadInputError: the program or its interpreter cannot be found.
-    """
+    """What the launcher executes for every rank: the shim, its plan as JSON, and the program's command line."""
     if spec.python is not None and "{host}" in spec.python:
         what, hint = "one command starts the ranks of all nodes", "name a path that is the same on every node"
         raise BadInputError(f"with --native_ranks {{host}} is not replaced: {what}", hint=hint, where=spec.python_from)

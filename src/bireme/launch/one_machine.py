@@ -37,13 +37,7 @@ if TYPE_CHECKING:
 
 
 class LocalCrew(NodePart):
-    """The crew of one node's part that runs here, without an agent; for the other arguments see `NodePart`.
-
-    Args:
-        node: the part of the plan that runs here.
-        environ: what the ranks inherit, before the plan's own variables.
-        keep, at_start: as for `NodePart.fork`.
-    """
+    """The crew of one node's part that runs here, without an agent; for the other arguments see `NodePart`."""
 
     DEFAULT_STDIN: str = "0"
 
@@ -125,9 +119,6 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -
 
     Args:
         nodes: this machine as the pool declares it, with the slots that filters leave; ``None``: there is no pool.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
     """
 
     def begin() -> Outcome:
@@ -140,11 +131,7 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -
 
 
 def preview(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes | None = None) -> StartPlan:
-    """The plan of a job on this machine. Its port is not leased.
-
-    Raises:
-        BadInputError: the job cannot run as described.
-    """
+    """The plan of a job on this machine. Its port is not leased."""
     lease, note = _lease_port(spec)
     with lease:
         return _plan(spec, environ, nodes, lease.port, note)[0]
@@ -207,11 +194,7 @@ def slots_left(spec: JobSpec, found: Devices, name: str) -> tuple[tuple[str, ...
 
 
 def examine_here(spec: JobSpec, environ: Mapping[str, str], choose: Choose, notes: list[Note]) -> Examination:
-    """Examine this machine, with the variables of ``--export`` and of environment files; adds notes about these.
-
-    Raises:
-        BadInputError: the job cannot run as described.
-    """
+    """Examine this machine, with the variables of ``--export`` and of environment files; adds notes about these."""
     home = os.path.expanduser("~")
     chosen: Mapping[str, str] = {}
     if spec.exports or may_find_env_file(environ, home, working_directory()):
@@ -231,13 +214,8 @@ def plan_part(
     """Make the plan of this machine's part; adds messages.
 
     Args:
-        world: the slots of all nodes.
-        host: this machine's name among them.
         port: the leased port of the rendezvous; 0: this node does not choose it.
         declared: whether the slots were declared, not found here.
-
-    Raises:
-        BadInputError: an option names a rank that the job does not have.
     """
     facts = found.facts.replace(port=port)
     job = job_facts(spec, facts, spec.master_addr or "127.0.0.1", declared=declared)
@@ -253,8 +231,6 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
     """Check that the ranks of this machine can meet at an address that the user gave.
 
     Args:
-        addr: the address, or a name.
-        notes: where warnings are added.
         first: they meet on this machine.
         refuse: whether a name that cannot be resolved is an error. A pod may start before its name is known.
     """
@@ -295,13 +271,7 @@ def run_part(
     main_pid: int | None,
     keep: Sequence[int] = (),
 ) -> Outcome:
-    """Run this machine's part of a plan.
-
-    Args:
-        environ: what the ranks inherit.
-        main_pid: the pid in the name of the pid file, with ``save_pid``.
-        keep: the lock of the rendezvous port.
-    """
+    """Run this machine's part of a plan."""
     log_dir = None
     if spec.rank_log_dir is not None:
         log_dir = rankfiles.prepare(spec.rank_log_dir)

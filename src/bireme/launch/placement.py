@@ -86,11 +86,7 @@ class Epochs(_Place):
 
 
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
-    """Decide where a job runs. Starts nothing, and asks no node.
-
-    Raises:
-        BadInputError: the pool cannot be read, filters leave nothing of it, or the job cannot run there.
-    """
+    """Decide where a job runs. Starts nothing, and asks no node."""
     if spec.rendezvous and _is_typed_on_each_node(spec, environ):
         from bireme.launch import by_hand
 
@@ -186,12 +182,7 @@ def run(
     """Run the job where it belongs, and wait for its end.
 
     Args:
-        tree: the files to send to the nodes, if they are known already.
-        is_last: whether the job ends with an outcome, and is not started again.
         on_change: called between two epochs, with the outcome of the first and the reason for the second.
-
-    Raises:
-        BadInputError: the job cannot run as described; nothing was started.
     """
     if isinstance(place, ThisMachine):
         from bireme.launch import one_machine
@@ -220,9 +211,6 @@ def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, Launcher
     Returns:
         The plan (that of the first epoch if the job is elastic), and the launcher's command lines; ``None``: no
         launcher is used.
-
-    Raises:
-        BadInputError: the job cannot run as described.
     """
     place = resolve(spec, environ)
     if isinstance(place, Epochs):  # the given address is used only while it is the first node's

@@ -31,12 +31,7 @@ def run(
     were lost or unfit where the pool has others. The time limit covers all attempts together.
 
     Args:
-        environ: what the ranks inherit.
-        place: where the first attempt runs.
         on_restart: called before each restart, with the outcome of the attempt and the job of the next one.
-
-    Raises:
-        BadInputError: as `placement.run`.
     """
     begin, limit = time.monotonic(), spec.time_limit
     budget = RestartBudget(spec.restarts, spec.restart_window)

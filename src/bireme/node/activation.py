@@ -27,9 +27,6 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
 
     With ``--venv_script``, the environment is the result of sourcing that script, and Python is the first on its
     ``PATH``. Otherwise both are those of this process. ``--python`` names another Python.
-
-    Raises:
-        BadInputError: the script is missing or fails, or there is no Python after it; there is no such Python.
     """
     script = spec.venv_script
     if script is not None:

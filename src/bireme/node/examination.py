@@ -28,7 +28,6 @@ class Examination(Value):
         facts: as far as they are known.
         problems: none if the node is fit.
         environ: what the ranks inherit, after ``--venv_script``.
-        notes: about the slots, for the user.
     """
 
     facts: NodeFacts
@@ -55,7 +54,6 @@ def examine(
 
     Args:
         own: the environment of this process, which says what devices it may use.
-        environ: what the ranks are to inherit.
         choose: returns the slots to use of the devices, and notes for the user; may raise a `BiremeError`.
         cwd: the directory to change to; ``None``: the working directory as it is.
         shared: other nodes run the program too, so it may be missing only on this one.
@@ -104,11 +102,7 @@ def _go_to(cwd: str, spec: JobSpec) -> None:
 
 
 def working_directory() -> str:
-    """The working directory.
-
-    Raises:
-        BadInputError: it was removed.
-    """
+    """The working directory."""
     try:
         return os.getcwd()
     except OSError:

@@ -45,11 +45,7 @@ class Machine:
         return found.replace(facts=facts)
 
     def lease_port(self, named: int | None) -> PortListener:
-        """Lease the rendezvous port and listen there until the ranks start, so that other nodes can probe it.
-
-        Raises:
-            BadInputError, UnfitError: that port cannot be used, or none.
-        """
+        """Lease the rendezvous port and listen there until the ranks start, so that other nodes can probe it."""
         from bireme.resources import rendezvous_port
 
         lease = rendezvous_port.lease_named_port(named) if named else rendezvous_port.lease_port()[0]
@@ -59,7 +55,6 @@ class Machine:
         """Find the addresses to which a TCP connection succeeds.
 
         Args:
-            addresses: numeric addresses.
             seconds: time limit for all connections together.
         """
         from bireme.resources import reach

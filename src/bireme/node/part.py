@@ -127,11 +127,8 @@ class NodePart:
         """Fork the ranks.
 
         Args:
-            environ: what they inherit, before the plan's own variables.
             stdin: returns what a rank reads from; called with the rank and the null device.
             output: what shows their streams, where that is done here.
-            keep: descriptors to hold as long as any process lives (the port's lock).
-            at_start: called in the guardian, before the ranks are forked.
         """
         self._output = output
         null = os.open(os.devnull, os.O_RDWR)
@@ -157,11 +154,7 @@ class NodePart:
         return self._input is not None
 
     def add_input(self, on_taken: Callable[[], None]) -> int:
-        """Make the pipe for a rank's stdin, into which `write_input` writes; return what the rank reads from.
-
-        Args:
-            on_taken: called when all such ranks have taken what was written.
-        """
+        """Make the pipe for a rank's stdin, into which `write_input` writes; return what the rank reads from."""
         if self._input is None:
             from bireme.node.pipes import InputPipes
 

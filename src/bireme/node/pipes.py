@@ -48,8 +48,6 @@ class Pipes:
         on_chunk: called with (rank, 1 or 2, bytes) for everything that is read.
         on_rest: called with (rank, 1 or 2) when a line is unfinished and nothing has followed for ``rest`` seconds in
             which the pipe was read.
-        on_eof: called with (rank, 1 or 2) at a pipe's end.
-        on_end: called when the last pipe has reached its end.
         rest: seconds after which an unfinished line counts as resting.
     """
 
@@ -72,7 +70,6 @@ class Pipes:
         """Make the pipe for a rank's stream; return the descriptor that the rank writes to.
 
         Args:
-            number: 1 for stdout, 2 for stderr.
             terminal: both ends of a pseudo-terminal to use in the pipe's place; they are closed like a pipe's.
         """
         pipe = _Pipe(self._loop, rank, number, terminal)
@@ -206,9 +203,6 @@ class InputPipes:
 
     A chunk is read only when all ranks have taken the one before, so no more than one is in memory. A rank that has
     ended, or has closed its stdin, is passed over. One that lives and does not read makes the others wait.
-
-    Args:
-        on_taken: called when all ranks have taken what was written.
     """
 
     def __init__(self, loop: Loop, on_taken: Callable[[], None]) -> None:

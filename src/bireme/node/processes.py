@@ -62,11 +62,7 @@ class ProcessTree:
         files_limit: tuple[int, int] | None,
         farewell: float = 0.0,
     ) -> Handle:
-        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`.
-
-        Raises:
-            UnfitError: no process can be forked.
-        """
+        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`."""
         self._spare = frozenset(kernel.children())  # children of the program that embeds us
         self._was_subreaper = kernel.is_subreaper()
         kernel.become_subreaper()
@@ -79,10 +75,6 @@ class ProcessTree:
 
         Args:
             gone: the guardian's handle, which is closed.
-            workers: the pids of the workers that have not ended.
-
-        Returns:
-            The processes that did not die in time.
         """
         gone.close()
         gone.wait()
@@ -122,19 +114,7 @@ class ProcessTree:
 
 
 class NodeProcesses:
-    """The processes of one node's part of a job, from their start until none is left.
-
-    Args:
-        accelerator: the kind of device that the plan's slots are.
-        grace: seconds between the stop signal and SIGKILL.
-        on_gone: called when no process is left.
-        at_loss: called in guardian or watcher if this process is lost, and here at the end.
-        farewell: seconds between SIGTERM and SIGKILL if this process is lost.
-
-    Attributes:
-        killed: how many ranks had to be killed by SIGKILL.
-        stuck: processes that even SIGKILL did not end.
-    """
+    """The processes of one node's part of a job, from their start until none is left."""
 
     def __init__(
         self,
@@ -178,11 +158,7 @@ class NodeProcesses:
         """Fork the guardian and, through it, the workers.
 
         Args:
-            environ: what the workers inherit, before the plan's own variables.
             pipes: (stdin, stdout, stderr) of each worker, in the plan's order.
-            screens: variables about their screen, by rank.
-            keep: descriptors to hold as long as any process of the job lives.
-            at_start: called in the guardian, before the workers are forked.
         """
 
         def prepare() -> None:

@@ -38,11 +38,7 @@ def _handed_over(group: str) -> bool:
 
 
 def enter(pid: int) -> str:
-    """In the guardian: create a group for the job and enter it; return its directory, ``""`` if there is none.
-
-    Args:
-        pid: names the group.
-    """
+    """In the guardian: create a group for the job and enter it; return its directory, ``""`` if there is none."""
     outer = delegated()
     if not outer:
         return ""

@@ -140,9 +140,6 @@ def start(
         farewell: seconds between SIGTERM and SIGKILL if the agent is lost. 0 for ranks; ``srun`` needs time to give
             back an allocation.
         watched: whether to start a watcher. Without one, the workers survive if agent and guardian die at once.
-
-    Raises:
-        UnfitError: no process can be forked.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()

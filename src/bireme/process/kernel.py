@@ -175,10 +175,6 @@ def kill_below(spare: Collection[int], seconds: float) -> list[int]:
 
     Orphans become children of this process, so nothing below it is left once ``waitpid`` finds no child.
 
-    Args:
-        spare: children that are left alone.
-        seconds: how long to try.
-
     Returns:
         The pids that did not die in time.
     """
@@ -224,9 +220,6 @@ def allow_files(count: int) -> tuple[int, int] | None:
 
     Returns:
         The (soft, hard) limits as they were, for the ranks; ``None`` if nothing was changed.
-
-    Raises:
-        UnfitError: the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OURS

@@ -26,12 +26,7 @@ _SETTERS = (
 
 
 class OomWatch:
-    """Compares the kernel's counts of out-of-memory kills, and its log, with their state when this was created.
-
-    Args:
-        proc: where procfs is.
-        mounts: where the control groups are.
-    """
+    """Compares the kernel's counts of out-of-memory kills, and its log, with their state when this was created."""
 
     def __init__(self, proc: str = "/proc", mounts: str = "/sys/fs/cgroup") -> None:
         self._mount, self._groups, self._is_v1 = _memory_groups(f"{proc}/self/cgroup", mounts)
@@ -97,12 +92,7 @@ class OomWatch:
         return _count(f"{group}/memory.events", "oom")
 
     def _limit(self, group: str, path: str) -> str:
-        """The limit of a group and who sets it; without its size if the group is gone, "" if it has none.
-
-        Args:
-            group: its directory.
-            path: its name, from the root of the control groups.
-        """
+        """The limit of a group and who sets it; without its size if the group is gone, "" if it has none."""
         import re
 
         names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if self._is_v1 else ("memory.max",)

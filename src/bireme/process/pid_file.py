@@ -26,9 +26,6 @@ class PidFile:
     Args:
         main_pid: the pid of the command that was typed, which names the file; None: no file is wanted.
 
-    Raises:
-        BadInputError: the file belongs to a running process, or the directory is not writable.
-
     Attributes:
         path: the path of the file; None: there is none.
     """

@@ -46,11 +46,7 @@ TABLE: dict[tuple[State, Event], Step] = {
 
 
 class Ladder:
-    """The present state in the table.
-
-    Args:
-        grace: seconds between the stop signal and SIGKILL.
-    """
+    """The present state in the table."""
 
     def __init__(self, grace: float) -> None:
         self.grace = grace

@@ -31,11 +31,6 @@ class Shared(Value):
     """What both watcher and guardian need.
 
     Attributes:
-        commands: the guardian's end of the pipe of commands.
-        events: the guardian's end of the pipe of events.
-        keep: descriptors to hold as long as any process lives.
-        at_loss: called after the processes were killed.
-        farewell: seconds between SIGTERM and SIGKILL if the agent is lost.
         job_name: by which both are shown; "": they are shown by their own names.
     """
 

@@ -57,7 +57,6 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
     """In the forked child: execute the worker's program, or report the error and exit with 126 or 127.
 
     Args:
-        parent: the guardian's pid.
         death: the signal that the program gets when the guardian dies.
         was: what to restore as the command found it.
         mask: the signals to block in the program.

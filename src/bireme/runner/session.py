@@ -46,11 +46,7 @@ def run(
     Installs signal handlers, and restores the previous ones at the end.
 
     Args:
-        spec: the job, which says how it is shown, and its time limit.
         notes: (level, text) of messages to show first.
-
-    Raises:
-        BadInputError: this is not the main thread, in which signals are handled.
     """
     if not in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")
@@ -159,7 +155,6 @@ class Session:
 
         Args:
             when: its time on our clock (monotonic seconds).
-            hosts: the nodes at fault.
         """
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
@@ -176,11 +171,7 @@ class Session:
         return self._gone or self._settled or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
-        """Take a chunk of a rank's output.
-
-        Args:
-            number: 1 for stdout, 2 for stderr.
-        """
+        """Take a chunk of a rank's output."""
         assert self._output is not None
         self._output.feed(rank, number, data)
         if self.console.full:

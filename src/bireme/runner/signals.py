@@ -27,10 +27,6 @@ _LAST_DRAIN = 2.0
 class JobSignals:
     """Reacts to the signals that this process gets while a job runs.
 
-    Args:
-        console: where Ctrl+C is acknowledged.
-        grace: seconds between the stop signal and SIGKILL.
-
     Attributes:
         received: the first stop signal; 0: none.
         unread: whether output was left unwritten because nobody read it.
