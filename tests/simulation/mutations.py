@@ -68,7 +68,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
 _NODE, _HEARTBEAT = "bireme.node.processes:NodeProcesses", "bireme.cluster.node_loss:Heartbeat"
 _PART = "bireme.node.part:NodePart"
-_OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict._blame"
+_OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict.blame"
 _LOSS, _NODES = "bireme.cluster.node_loss:NodeLoss", "bireme.cluster.connections:NodeConnections"
 _LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.cluster_crew:OutputCredit"
 _ANSWERS, _CHANNEL = "bireme.cluster.node_answers:NodeAnswers", "bireme.control.channel:Channel"

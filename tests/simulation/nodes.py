@@ -553,7 +553,7 @@ class SimulatedTree:
         self._process.do(guardian.guardian.sweep)
         return ()
 
-    def kill_marked(self, name: str, value: str) -> None:
+    def kill_escaped(self, name: str, value: str) -> None:
         for rank in self._process.node.live_ranks():
             if rank.marked and rank.start.env.get(name) == value:
                 self._process.do(lambda rank=rank: rank.end(int(signal.SIGKILL)))  # type: ignore[misc]

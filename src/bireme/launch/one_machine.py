@@ -12,7 +12,6 @@ from bireme.node.processes import ProcessTree
 from bireme.planning.start import start_plan
 from bireme.planning.start_facts import job_facts
 from bireme.planning.trust import may_find_env_file
-from bireme.process.pid_file import PidFile
 from bireme.resources import extension_locks
 from bireme.resources.devices import slot_aliases, usable_slots
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
@@ -277,20 +276,22 @@ def run_part(
         log_dir = rankfiles.prepare(spec.rank_log_dir)
     elif spec.log_dir is not None:
         log_dir = rankfiles.prepare(spec.log_dir, "--log_dir")
-    with PidFile(main_pid if spec.save_pid else None) as pid_file:
-        if pid_file.path is not None:
-            notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
+
+    def start(at_start: Callable[[], object], at_loss: Callable[[], object]) -> Outcome:
+        node = plan.nodes[0]
         return session.run(
             spec,
             notes,
             lambda running: LocalCrew(
-                running,
-                plan,
-                plan.nodes[0],
-                environ,
-                log_dir=log_dir,
-                keep=keep,
-                at_start=pid_file.create,
-                at_loss=pid_file.remove,
+                running, plan, node, environ, log_dir=log_dir, keep=keep, at_start=at_start, at_loss=at_loss
             ),
         )
+
+    if not spec.save_pid:
+        return start(lambda: None, lambda: None)
+    from bireme.process.pid_file import PidFile
+
+    with PidFile(main_pid) as pid_file:
+        if pid_file.path is not None:
+            notes.append(("info", f"pid {os.getpid()} is in {pid_file.path}"))
+        return start(pid_file.create, pid_file.remove)

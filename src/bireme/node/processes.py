@@ -1,4 +1,4 @@
-"""The processes of one node: starts the ranks through a guardian, signals them, stops them by the stop ladder."""
+"""The processes of one node: starts, signals and stops the ranks; at the end, hunts those that escaped the tree."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ProcessTree:
         kernel.send(guardian_.pid, signal.SIGKILL)
         return self.describe(kernel.kill_below(self._spare, 1.0))
 
-    def kill_marked(self, name: str, value: str) -> None:
+    def kill_escaped(self, name: str, value: str) -> None:
         """Kill every process with ``name=value`` in its environment, wherever it is: it has escaped from the tree."""
         for pid in kernel.marked(name, value):
             kernel.send(pid, signal.SIGKILL)
@@ -337,7 +337,7 @@ class NodeProcesses:
     def _do_finish(self) -> None:
         if self._stopped_at is not None:
             # Nothing is left below us. A process that carries the job's mark has escaped from the process tree.
-            self._tree.kill_marked(MARK, self._plan.env[MARK])
+            self._tree.kill_escaped(MARK, self._plan.env[MARK])
         self._on_gone()
 
     def _tell(self, *words: object) -> None:

@@ -1,8 +1,7 @@
-"""Writes the report on a failed job: which rank failed first, where, how, and its last lines or traceback. Pure."""
+"""Writes the report on a failed job: which rank failed first, where and how. Pure."""
 
 from __future__ import annotations
 
-from bireme import jsontext
 from bireme.errors import counted
 from bireme.result.wait_status import describe, signal_name
 
@@ -87,94 +86,3 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def last_lines(stderr: bytes, error_file: str, *, by_signal: bool, lines: int = 10) -> str:
-    """What to quote of a failed rank: its traceback if there is one, else the last lines of its stderr.
-
-    Args:
-        error_file: the content (JSON) of the file that torch's ``record`` decorator writes; "": none. A traceback on
-            stderr is preferred: it is the user's own exception, where it happened.
-        by_signal: whether it died by a signal, so that an older traceback is not the reason.
-    """
-    traceback = "" if by_signal else last_traceback(stderr)
-    if traceback:
-        return traceback
-    if error_file:
-        recorded = _recorded(error_file)
-        if recorded:
-            return _clip(recorded)
-    return "\n".join([line for line in _text(stderr).splitlines() if line.strip()][-lines:])
-
-
-def last_traceback(stderr: bytes) -> str:
-    """The last traceback in a rank's stderr, and what follows it; "" if there is none."""
-    text = _text(stderr)
-    start = _last_traceback(text)
-    return _clip(text[start:]) if start >= 0 else ""
-
-
-def _text(stderr: bytes) -> str:
-    text = stderr.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    if "\x1b" in text:
-        import re
-
-        text = re.sub(r"\x1b\[[0-9;:]*m", "", text)  # colours; the console shows other escapes by their numbers
-    if "[rank" not in text:
-        return text
-    return "".join(map(_without_rank, text.splitlines(keepends=True)))
-
-
-def _without_rank(line: str) -> str:
-    """Remove the ``[rank1]: `` that torch puts before each line of a traceback once its process group exists."""
-    rank, colon, rest = line.partition("]: ")
-    return rest if colon and rank.startswith("[rank") and rank[5:].isdecimal() else line
-
-
-_TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback (most recent call last):")
-_CHAIN = ("direct cause of the following exception", "another exception occurred")
-
-
-def _last_traceback(text: str) -> int:
-    """The offset of the last traceback, including those that it is chained to; -1: there is none.
-
-    An indented traceback belongs to an exception group, which begins earlier.
-    """
-    starts = _line_starts(text)
-    while len(starts) > 1:
-        before = text[: starts[-1]].rstrip().rpartition("\n")[2]
-        if not any(phrase in before for phrase in _CHAIN):
-            break
-        starts.pop()
-    return starts[-1] if starts else -1
-
-
-def _line_starts(text: str) -> list[int]:
-    """The offsets of the lines that begin a traceback."""
-    starts = []
-    place = 0
-    for line in text.splitlines(keepends=True):
-        if line.startswith(_TRACEBACK):
-            starts.append(place)
-        place += len(line)
-    return starts
-
-
-def _recorded(text: str) -> str:
-    try:
-        message = jsontext.loads(text)["message"]
-        if isinstance(message, dict):
-            stack = message.get("extraInfo", {}).get("py_callstack", "")
-            return str(stack or message.get("message", ""))
-        return str(message)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
-
-
-def _clip(text: str, most: int = 60) -> str:
-    """Shorten to ``most`` lines: a quarter from the beginning, the rest from the end."""
-    lines = text.rstrip().splitlines()
-    if len(lines) <= most:
-        return "\n".join(lines)
-    left_out = len(lines) - most
-    return "\n".join([*lines[: most // 4], f"  … {left_out} lines …", *lines[-(most - most // 4) :]])

@@ -222,7 +222,7 @@ class Session:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
         if not self.verdict.failed and not self.verdict.swept_along:
             return
-        from bireme.result.report import last_lines, last_traceback
+        from bireme.result.tracebacks import last_lines, last_traceback
 
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)

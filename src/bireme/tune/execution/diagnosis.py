@@ -15,6 +15,7 @@ from typing import Any
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
 from bireme.result import report_record
 from bireme.result.outcome import RankEnd
+from bireme.result.tracebacks import CHAIN, GROUP, HEADER
 from bireme.result.wait_status import describe
 from bireme.tune.execution.experiment import End
 from bireme.tune.study.trial_result import Cause, TrialResult
@@ -35,10 +36,7 @@ _LONGEST = 200
 _LOOKED_AT = 4096
 """Characters of a line that are examined, so that a hostile line cannot slow the patterns down."""
 
-_HEADER = "Traceback (most recent call last):"
-_CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::?$|:\s)")
-_GROUP = "Exception Group Traceback"
 _IN_GROUP = re.compile(r"^ +(?:\| ?|\+[-+ ]*)")
 """The prefix of lines in an exception group."""
 
@@ -212,14 +210,14 @@ def exceptions(detail: str) -> tuple[str, ...]:
     lines = detail.splitlines()
     if not is_traceback(detail):
         return (detail.strip(),) if detail.strip() else ()
-    if _GROUP in detail:
+    if GROUP in detail:
         lines = [_IN_GROUP.sub("", line) for line in lines]
     found: list[list[str]] = []
     place = "outside"
     for line in lines:
-        if _HEADER in line:
+        if HEADER in line:
             place = "frames"
-        elif line.startswith(_CHAIN):
+        elif line.startswith(CHAIN):
             place = "outside"
         elif place == "frames" and _EXCEPTION.match(line):
             found.append([line])
@@ -231,7 +229,7 @@ def exceptions(detail: str) -> tuple[str, ...]:
 
 def is_traceback(detail: str) -> bool:
     """Whether this text contains a traceback."""
-    return _HEADER in detail
+    return HEADER in detail
 
 
 def headline(detail: str) -> str:
