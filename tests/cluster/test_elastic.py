@@ -1,4 +1,4 @@
-"""Elastic training on real nodes that come and go. See also ``tests/run/test_elastic.py``."""
+"""Elastic training on real nodes that come and go. See also ``tests/run/test_elastic_here.py``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SIMULATIONS = (
 )
 """They stand in the list of tests, each as one."""
 FOLDERS = ("process", "control", "elastic", "run", "result", "plan/test_start.py", "cli/test_dry_run.py", "cluster")
-FOLDERS += ("resources/test_devices.py", "backends/test_long_lists.py", "backends/test_contract.py")
+FOLDERS += ("resources/test_devices.py", "backends/test_long_lists.py", "backends/test_launcher_contract.py")
 INSIDE = ("tests/process", "tests/control", "tests/elastic", "tests/result")
 LONGEST = 6.0
 """Seconds: a test that takes longer is left out."""
