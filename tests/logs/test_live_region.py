@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from bireme.logs.live_region import LiveRegion
+from bireme.logs.live_rows import LiveRegion
 from bireme.loop import Loop
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bireme.logs.live_region import cut
-from bireme.logs.live_rows import NESTED, LiveRows
+from bireme.logs.live_rows import NESTED, LiveRows, cut
 
 SOON, LATER = NESTED / 10, NESTED * 2
 RESET = b"\x1b[0m"

@@ -13,8 +13,7 @@ import pytest
 from bireme.errors import BadInputError
 from bireme.tune.metrics.memory import MemoryUse, check
 from bireme.tune.metrics.metric import parse
-from tests import needs
-from tests.resources.test_devices import NVML
+from tests.resources.test_devices import nvml as nvml  # a fixture
 
 MIB = 1 << 20
 
@@ -87,17 +86,6 @@ print(use.end("t"))
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = needs.program("cc", "gcc", "clang")
-    needs.module("pynvml")
-    home = tmp_path_factory.mktemp("nvml")
-    (home / "nvml.c").write_text(NVML)
-    command = [compiler, "-shared", "-fPIC", "-o", str(home / "libnvidia-ml.so.1"), str(home / "nvml.c")]
-    subprocess.run(command, check=True)
-    return home
-
-
 @pytest.mark.parametrize(
     ("slots", "looks", "peaks"),
     [
@@ -108,11 +96,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_memory_of_gpus(
-    library: Path, start: Start, tmp_path: Path, slots: str, looks: list[str], peaks: dict[str, float]
+    nvml: Path, start: Start, tmp_path: Path, slots: str, looks: list[str], peaks: dict[str, float]
 ) -> None:
     environ = {
         **os.environ,
-        "LD_LIBRARY_PATH": str(library),
+        "LD_LIBRARY_PATH": str(nvml),
         "FAKE_NVML": "plain,plain",
         "FAKE_NVML_USE": str(tmp_path / "use"),
         "PYTHONPATH": os.pathsep.join(sys.path),

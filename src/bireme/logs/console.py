@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bireme.logs.lines import Block
-    from bireme.logs.live_region import LiveRegion
+    from bireme.logs.live_rows import LiveRegion
     from bireme.loop import Loop
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -124,7 +124,7 @@ class Console:
         if sink not in self._regions:
             if not rows:
                 return
-            from bireme.logs.live_region import LiveRegion
+            from bireme.logs.live_rows import LiveRegion
 
             self._regions[sink] = LiveRegion(self._loop, stream, lambda: self._draw(sink))
         self._regions[sink].put((rank, stream), rows)

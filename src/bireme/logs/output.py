@@ -108,7 +108,7 @@ class JobOutput:
             return None
         if stream.alone and not self._console.is_terminal(number):
             return None
-        from bireme.logs.live_region import size_of
+        from bireme.logs.live_rows import size_of
 
         size = size_of(number)
         label = len(stream.cutter.label().first) if stream.cutter is not None else 0

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 
-from bireme.resources.owned_folder import who_else_writes
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +36,8 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
     Raises:
         OSError: the file does not exist.
     """
+    from bireme.resources.owned_folder import who_else_writes  # only where there is such a file
+
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
