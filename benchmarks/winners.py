@@ -61,8 +61,8 @@ def ties(results: Path) -> list[str]:
     """What a study's summary names as not distinguishable from its winner."""
     path = results / "summary.txt"
     text = path.read_text().replace("\n  ", " ") if path.exists() else ""
-    found = re.search(r"^not distinguishable from it .*?: (.*)$", text, re.MULTILINE)
-    return found[1].split(", ") if found else []
+    found = re.findall(r"^not distinguishable from it: (\S+)", text, re.MULTILINE)
+    return found
 
 
 def measure(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -538,12 +538,12 @@ def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
     assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == names
     assert sorted(path.stem for path in (desk.folder / "autotuning_exps").iterdir()) == names
     assert {path.parent.name for path in desk.results.glob("confirmation/*/metrics.json")} == set(ends[2:])
-    assert re.search(r"^best: z[01]_gas1_tmbspg8, ", done.stdout, re.MULTILINE)
+    assert re.search(r"^best: z[01]_gas1_tmbspg8  throughput ", done.stdout, re.MULTILINE)
 
 
 def test_the_rounds_can_be_switched_off(desk):
     desk.configure({**STAGES, "train_micro_batch_size_per_gpu": [8]})
     done = desk.run("--steps", "6", options=("--num_gpus", "1", "--confidence", "0"))
-    assert "@round" not in done.stdout and "\nbest: " not in done.stdout
+    assert "@round" not in done.stdout and ", by one run\n" in done.stdout
     done = desk.run(options=("--num_gpus", "1", "--effect", "much"), code=2)
     assert done.stderr == "bireme: --effect: 'much' is not a number of percent from 0.1 to 100\n"

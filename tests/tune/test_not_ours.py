@@ -21,7 +21,7 @@ from bireme.tune.metrics.metric import parse
 from bireme.tune.metrics.numbers import LEAST
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.program.files import ProgramFiles
-from bireme.tune.report.records import trials_csv
+from bireme.tune.report.export import trials_csv
 from bireme.tune.report.tables import figure, short
 from bireme.tune.report.view import Configuration, StudyView, TrialView
 from bireme.tune.store.journal import Journal
@@ -217,7 +217,7 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
         folder="",
         state="over",
         command="",
-        configurations=tuple(Configuration(place, point, "") for place, point in enumerate(points)),
+        configurations=tuple(Configuration(place, point, {}, "") for place, point in enumerate(points)),
         trials=tuple(
             TrialView(f"={place}", place, point, reason=FORMULAS[place % 7], place="@a", figures={"=f": -1.5})
             for place, point in enumerate(points)

@@ -100,7 +100,7 @@ def test_no_larger_micro_batch_than_one_that_did_not_fit():
 
 def test_the_clock_measures_steps_where_a_step_is_to_be_short():
     told = played("shortest_step")
-    assert told["best"] == 4 and "best: z0_gas1_tmbspg4, confirmed by the clock in 3 runs" in told["summary"]
+    assert told["best"] == 4 and " ms, confirmed by the clock in 3 runs" in told["summary"]
 
 
 # -- reports ---------------------------------------------------------------------------------------------

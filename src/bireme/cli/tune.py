@@ -84,19 +84,18 @@ def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """Tune the job; return the exit code, and the command of the job with the best configuration if that is OK."""
     requirements.check("bireme tune")
     conflicts.refuse(conflicts.of_options(parsed.options))
-    from bireme.cli.progress import any_text
+    from bireme.tune.progress import any_text
 
     with any_text(sys.stdout):
         return _study(parsed)
 
 
 def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
-    from bireme.cli.progress import watcher
     from bireme.tune.deepspeed.autotune import autotune
-    from bireme.tune.deepspeed.board import TuningBoard
+    from bireme.tune.progress import callback
 
     request = make_request(parsed, os.environ)
-    result = autotune(request, lambda tuning: watcher(TuningBoard(tuning), quiet=parsed.options["quiet"]))
+    result = autotune(request, lambda study: callback(study, quiet=parsed.options["quiet"]))
     gone = shown_to_the_end(lambda: _show(result))
     if signum := result.conclusion.signum or gone:
         return 128 + signum, ()

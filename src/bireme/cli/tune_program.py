@@ -59,8 +59,8 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     Args:
         argv: the same, as it was typed.
     """
-    from bireme.cli.progress import any_text, watcher
     from bireme.tune.program.tuning import tune
+    from bireme.tune.progress import any_text, callback
 
     if parsed.options["init"]:
         return _init()
@@ -76,7 +76,7 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     except BadInputError as error:
         raise (file.located(error, argv) if file else error) from None
     with any_text(sys.stdout):
-        result = tune(request, lambda board: watcher(board, quiet=parsed.options["quiet"]))
+        result = tune(request, lambda study: callback(study, quiet=parsed.options["quiet"]))
         gone = shown_to_the_end(lambda: _show(result))
     if signum := result.conclusion.signum or gone:
         return 128 + signum
@@ -146,7 +146,7 @@ def _show(result: ProgramResult) -> None:
     from bireme.planning.masking import masked_words
     from bireme.tune.program.files import BEST_COMMAND
 
-    print(printable(f"{result.summary}\n{result.lines}"), end="", flush=True)
+    print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the study")
     if result.best:

@@ -54,7 +54,7 @@ def _parsed(command: str, words: list[str]) -> Parsed:
 
 
 def _status(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
-    from bireme.tune.report.status import status, status_text
+    from bireme.tune.report.text import status, status_text
 
     now = time.time()
     show(_json(status(study, now).as_dict()) if parsed.options["json"] else printable(status_text(study, now)))
@@ -63,11 +63,11 @@ def _status(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
 def _report(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
     now = time.time()
     if parsed.options["json"]:
-        from bireme.tune.report.records import study_record
+        from bireme.tune.report.export import study_record
 
         show(_json(study_record(study, now)))
     elif parsed.options["csv"]:
-        from bireme.tune.report.records import trials_csv
+        from bireme.tune.report.export import trials_csv
 
         show(trials_csv(study))
     else:
@@ -77,9 +77,9 @@ def _report(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
         write(study, secrets, path, now, vega())
         show(printable(f"{path}\n"))
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        from bireme.tune.report import mlflow_export
+        from bireme.tune.report.export import log_to_mlflow
 
-        said = mlflow_export.log(study)
+        said = log_to_mlflow(study)
         if said:
             complain(said)
 

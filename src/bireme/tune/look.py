@@ -24,7 +24,7 @@ def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
     if known.begun is None:
         raise BadInputError("no study has begun yet", hint="look again when its first trial runs", where=path)
     if known.kind == "deepspeed":
-        of_deepspeed.in_common_words(known)
+        known = of_deepspeed.in_common_words(known)
     return view(os.path.abspath(os.path.dirname(path)), known, answer_of(known), running=running)
 
 

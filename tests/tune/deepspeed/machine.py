@@ -6,8 +6,13 @@ import math
 import random
 from collections.abc import Mapping
 
+from bireme.tune.deepspeed.autotune import spaces
 from bireme.tune.deepspeed.results import ModelInfo
+from bireme.tune.deepspeed.resume import in_common_words
 from bireme.tune.deepspeed.tuning import CompletedTrial, RecordedTrial, Trial, Tuning
+from bireme.tune.report import text
+from bireme.tune.report.view import view
+from bireme.tune.store.records import StudyRecords
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
@@ -104,3 +109,16 @@ def play_in_parallel(
 
 def names(past: list[RecordedTrial]) -> list[str]:
     return [each.trial.name for each in past]
+
+
+def summary(tuning: Tuning, why: str, seconds: float = 1.0) -> str:
+    """The summary of a study that ended now, after so many seconds."""
+    known = StudyRecords([{"study": {"config": dict(tuning.space.config.data), "nodes": 1, "slots": 2}}])
+    ended = [*tuning._completed.values(), *tuning.repeated.values()]
+    for place, done in enumerate(ended):
+        trial = done.trial
+        times = {"time": seconds, "ending": {**done.result.as_dict(), "seconds": done.result.seconds}}
+        known.take({"start": trial.name, "on": "localhost:0", "time": 0.0 if place == 0 else seconds})
+        known.take({"end": trial.name, **times, "point": dict(trial.point), "kind": trial.phase, "round": trial.round})
+    known.take({"over": why, "why": why, "skipped": list(tuning.skipped), "given up": list(tuning.given_up)})
+    return text.summary(view("", in_common_words(known), tuning.answer, running=False)[0], spaces(tuning))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.report.tables import figure
-from tests.tune.deepspeed.machine import MICRO, Machine, play
+from tests.tune.deepspeed.machine import MICRO, Machine, play, summary
 
 DATA = {MICRO: [4, 8], "zero_optimization": {"stage": [1, 0]}}
 
@@ -34,20 +33,23 @@ def test_the_whole(played):
         "| z1           | 2               | 454.545         | z1_gas1_tmbspg8 |\n"
         "| global       | 4               | 454.545         | z1_gas1_tmbspg8 |\n"
         "\n"
-        "| experiment      | throughput      | by the clock    | took   | end           |\n"
-        "|:----------------|:----------------|:----------------|:-------|:--------------|\n"
-        "| z1_gas1_tmbspg8 | 454.5 samples/s | 409.1 samples/s | 11.0 s | ok            |\n"
-        "| z0_gas2_tmbspg4 | 333.3 samples/s | 300.0 samples/s | 10.0 s | ok            |\n"
-        "| z1_gas2_tmbspg4 |                 |                 | 0.0 s  | failed        |\n"
-        "| z0_gas1_tmbspg8 |                 |                 | 5.0 s  | out of memory |\n"
+        "| configuration   | runs | throughput      | by the clock    | took   | end           |\n"
+        "|:----------------|:-----|:----------------|:----------------|:-------|:--------------|\n"
+        "| z1_gas1_tmbspg8 | 1    | 454.5 samples/s | 409.1 samples/s | 11.0 s | ok            |\n"
+        "| z0_gas2_tmbspg4 | 1    | 333.3 samples/s | 300 samples/s   | 10.0 s | ok            |\n"
+        "| z1_gas2_tmbspg4 | 1    |                 |                 | 0.0 s  | failed        |\n"
+        "| z0_gas1_tmbspg8 | 1    |                 |                 | 5.0 s  | out of memory |\n"
         "\n"
         "What failed:\n"
-        "  z1_gas2_tmbspg4: so it is\n"
+        "  z1_gas2_tmbspg4: failed: so it is\n"
         "\n"
         "What was not tried:\n"
         "  stage 0: micro-batches of 8 and more run out of memory\n"
         "\n"
-        "Tuning took 1 min 15 s; 4 experiments. It ended: every configuration was measured.\n"
+        "Tuning took 1 min 15 s; 4 trials of 4 configurations.\n"
+        "It ended: every configuration was measured.\n"
+        "\n"
+        "best: z1_gas1_tmbspg8  throughput 454.5 samples/s, by one run\n"
     )
 
 
@@ -59,14 +61,17 @@ def test_what_is_listed_and_cannot_be_is_said(played):
 
 def test_nothing_at_all(played):
     tuning = played(Machine(), most=0, **DATA)
-    assert summary(tuning, "interrupted", 1.0) == "Tuning took 1.0 s; 0 experiments. It ended: interrupted.\n"
+    assert summary(tuning, "interrupted", 1.0) == (
+        "Tuning took 0.0 s; 0 trials of 0 configurations.\nIt ended: interrupted.\n\nnothing was measured\n"
+    )
 
 
 def test_nothing_fits(played):
     tuning = played(Machine(limits=(0,) * 4), **DATA)
     text = summary(tuning, tuning.over, 60.0)
     assert "| global       | 2               |                 |               |" in text
-    assert text.endswith("2 experiments. It ended: no configuration fits in memory.\n")
+    ended = "2 trials of 2 configurations.\nIt ended: no configuration fits in memory.\n\nno configuration worked\n"
+    assert text.endswith(ended)
 
 
 def test_less_is_better(played):
@@ -92,7 +97,7 @@ def test_one_reason_is_said_once(played):
     tuning = played(Machine(failing=failing), **data)
     text = summary(tuning, tuning.over, 1.0)
     assert text.count("so it is") == 1
-    assert "z0_gas8_tmbspg1, z0_gas4_tmbspg2, z0_gas2_tmbspg4 and 5 more: so it is" in text
+    assert "z0_gas8_tmbspg1, z0_gas4_tmbspg2, z0_gas2_tmbspg4 and 5 more: failed: so it is" in text
 
 
 def test_what_could_not_be_run(space):

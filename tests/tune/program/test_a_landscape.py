@@ -83,7 +83,9 @@ def test_from_nothing_to_the_report(tmp_path, stage):
     assert_nothing_ran_again(found)
     ends = {record["end"]: record for record in found if "end" in record}
     assert before.items() <= ends.items() and 8 <= len(ends) <= 40
-    best = re.search(r"^best: journal=\S+ synchronous=\S+ rows=(\d+) +(\S+) x the default", done.stdout, re.M)
+    best = re.search(
+        r"^best: journal=\S+ synchronous=\S+ rows=(\d+)  rows/s \S+, (\S+) x the default", done.stdout, re.M
+    )
     assert best and best[1] != "1" and float(best[2]) > 2, done.stdout  # one commit for many rows: ten times as fast
     job = stage.run(*shlex.split((tmp_path / "tuning" / "cmd_best.txt").read_text())[1:], cwd=tmp_path)
     assert job.returncode == 0 and "rows/s: " in job.stdout

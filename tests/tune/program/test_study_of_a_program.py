@@ -54,7 +54,7 @@ def test_from_the_command_line_to_the_real_job(bench):
     done = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
     assert "noise of a run: 0." in done.stdout
     best = next(line for line in done.stdout.splitlines() if line.startswith("best: "))
-    assert best.startswith("best: batch=32 mode=fast") and " x the default (95 %: 2." in best
+    assert best.startswith("best: batch=32 mode=fast") and " x the default (95%: 2." in best
     real = done.stdout.splitlines()[-2].split(":  ")[1]
     assert real.endswith("--batch 32 --mode fast")
     assert shlex.split((bench.folder / "tuning" / "cmd_best.txt").read_text()) == shlex.split(real)
@@ -299,7 +299,7 @@ def test_a_study_in_which_nothing_worked_gives_way(bench):
         done = bench.stage.run(*words, cwd=bench.folder)
         assert done.returncode == code, done.stdout + done.stderr
     assert "now with another content of ./tool: 0 of its 2 trials still hold" in done.stdout
-    assert "; 2 trials." in done.stdout
+    assert "; 2 trials of 2 configurations.\n" in done.stdout
     status = bench.stage.run("tune", "status", cwd=bench.folder).stdout
     assert "2 trials done: 2 measured" in status and "(the default)" in status
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bireme.tune.look import read_study
-from bireme.tune.report import mlflow_export
+from bireme.tune.report import export
 from tests import needs
 from tests.tune.report.studies import finished
 
@@ -19,11 +19,11 @@ def test_a_study_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     study, _ = read_study(str(finished(tmp_path / "tuning", 6, logs=False)))
     for _ in range(2):
-        assert mlflow_export.log(study) == ""
+        assert export.log_to_mlflow(study) == ""
     from mlflow import MlflowClient
 
     client = MlflowClient()
-    experiment = client.get_experiment_by_name(mlflow_export.EXPERIMENT)
+    experiment = client.get_experiment_by_name(export.EXPERIMENT)
     assert experiment is not None
     runs = {run.data.tags.get("bireme.trial", ""): run for run in client.search_runs([experiment.experiment_id])}
     assert len(runs) == len(study.ended) + 1 == len(client.search_runs([experiment.experiment_id]))
@@ -36,5 +36,5 @@ def test_a_study_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_server_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://no-such-server")
     study, _ = read_study(str(finished(tmp_path / "tuning", 2, logs=False)))
-    said = mlflow_export.log(study)
+    said = export.log_to_mlflow(study)
     assert said.startswith("the study was not logged to MLflow: ") and "\n" not in said

@@ -19,9 +19,8 @@ from bireme.tune.look import read_study
 from bireme.tune.report import page
 from bireme.tune.report.effects import effects
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.status import status_text
-from bireme.tune.report.time_use import StudyClock, time_use
-from bireme.tune.report.view import GoalView
+from bireme.tune.report.text import status_text
+from bireme.tune.report.view import GoalView, StudyClock, time_use
 from bireme.tune.store import records
 from bireme.tune.store.journal import Journal
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
@@ -125,7 +124,7 @@ def test_an_answer_that_is_not_certain_names_what_is_promising_and_the_baseline(
     texts = [each.text for each in study.configurations]
     text = page.page(study, Secrets(frozenset(), ()), BEGIN, library="")
     assert 'Promising, but not confirmed: <span class="mono">batch=128</span>' in text
-    assert f"What is called the default here is {next(each for each in texts if 'batch=64' in each)}." in text
+    assert f"The baseline is {next(each for each in texts if 'batch=64' in each)}." in text
 
 
 def test_effects_are_those_of_the_landscape(folder: Path) -> None:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 from bireme.errors import BadInputError
 from bireme.resources import extension_locks
 from bireme.tune.deepspeed.config import Config, read_config
-from bireme.tune.deepspeed.config_space import read_space
+from bireme.tune.deepspeed.config_space import STAGE, read_space
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.finals import Care
-from bireme.tune.deepspeed.resume import circumstances, resume
+from bireme.tune.deepspeed.resume import circumstances, in_common_words, resume
 from bireme.tune.deepspeed.stale_files import sweep
-from bireme.tune.deepspeed.summary import summary
 from bireme.tune.deepspeed.trial_command import find_config, real_job
 from bireme.tune.deepspeed.trials import Trials
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.execution.adapter import Setting
 from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.report.tables import table
+from bireme.tune.report.text import summary
+from bireme.tune.report.view import StudyView, view
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
-from bireme.tune.store.records import JOURNAL
+from bireme.tune.store.records import JOURNAL, StudyRecords
+from bireme.tune.study.trial import Answer
 from bireme.value import Value
 
 LOCK = "experiments.lock"
@@ -56,7 +58,25 @@ class Result(Value):
     files: StudyFiles
 
 
-def autotune(request: Request, show: Callable[[Tuning], Callback]) -> Result:
+class Living:
+    """A study that runs, for its display; ``known``: what its journal says."""
+
+    def __init__(self, files: StudyFiles, known: StudyRecords, tuning: Tuning) -> None:
+        self._files, self._known, self._tuning = files, known, tuning
+        self.more_rounds = None  # a study that has begun knows how many trials are left
+
+    def view(self, *, answered: bool) -> StudyView:
+        """What is known of it now."""
+        answer = self._tuning.answer if answered else Answer(best=None, baseline={})
+        return view(self._files.results_dir, in_common_words(self._known), answer, running=True, hide=False)[0]
+
+    @property
+    def left(self) -> int | None:
+        """How many trials may still end at most; None if not known yet."""
+        return self._tuning.left
+
+
+def autotune(request: Request, show: Callable[[Living], Callback]) -> Result:
     """Start or resume a study, and run it to its end.
 
     Raises:
@@ -79,12 +99,14 @@ def autotune(request: Request, show: Callable[[Tuning], Callback]) -> Result:
     try:
         with ExperimentsLock(os.path.join(files.results_dir, LOCK)) as lock:
             now = circumstances(request.setting.limit, request.setting.launch.script)
+            known = StudyRecords(journal.records)
+            journal.follower = known.take
             overwrite = config.autotuning.overwrite
             earlier, notes = resume(journal, files, _identity(config, request), now, overwrite=overwrite)
             care = _care(request)
             journal.append({"run": care.as_dict() if care else {"confidence": None}}, sync=False)
             tuning = Tuning(space, world, capacity=request.capacity, earlier=earlier, care=care)
-            callback = show(tuning)
+            callback = show(Living(files, known, tuning))
             for note in (journal.note, *notes, tuning.warning, *extension_locks.warnings(request.setting.environ)):
                 callback.note(note)
             if not lock.taken():
@@ -99,9 +121,8 @@ def autotune(request: Request, show: Callable[[Tuning], Callback]) -> Result:
                 by_file=request.by_file,
                 circumstances=now.as_dict(),
             )
-            begin = time.monotonic()
             conclusion = StudyRun(trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
-            return _conclude(request, config, tuning, conclusion, time.monotonic() - begin, journal, files)
+            return _conclude(request, config, tuning, known, conclusion, journal, files)
     finally:
         journal.close()
 
@@ -130,15 +151,13 @@ def _conclude(
     request: Request,
     config: Config,
     tuning: Tuning,
+    known: StudyRecords,
     conclusion: Conclusion,
-    seconds: float,
     journal: Journal,
     files: StudyFiles,
 ) -> Result:
     """Write the summary and the best configuration, whether the study is over or was interrupted."""
     why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some experiments could not be run"
-    text = summary(tuning, why, seconds)
-    files.write_summary(text)
     best: tuple[str, ...] = ()
     if tuning.winner is not None:
         ds_config = tuning.ds_config(tuning.winner.trial)
@@ -150,5 +169,24 @@ def _conclude(
     over = (
         {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
     )  # so it may be overwritten
-    journal.append({**over, "answer": tuning.answer.as_dict(), "command": list(best)})
+    left = {"skipped": list(tuning.skipped), "given up": list(tuning.given_up)}
+    journal.append({**over, "answer": tuning.answer.as_dict(), "command": list(best), "why": why, **left})
+    seen = view(files.results_dir, in_common_words(known), tuning.answer, running=False, hide=False)[0]
+    text = summary(seen, spaces(tuning))
+    files.write_summary(text)
     return Result(conclusion, text, best, files)
+
+
+def spaces(tuning: Tuning) -> str:
+    """DeepSpeed's table: the best experiment of each stage, and of all; "" before the first."""
+    groups = {
+        f"z{stage}": [row for row in tuning.completed if row.trial.point[STAGE] == stage]
+        for stage in sorted(tuning.space.stages)
+    }
+    rows = []
+    for name, members in {**groups, "global": list(tuning.completed)}.items():
+        best = tuning.best_of(members)
+        if members:
+            value = "" if best is None else f"{best.value:.6g}"
+            rows.append((name, str(len(members)), value, "" if best is None else best.trial.name))
+    return table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows) if rows else ""

@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from bireme.errors import BadInputError
@@ -18,10 +19,11 @@ from bireme.tune.deepspeed.config_space import read_space
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.finals import Care
 from bireme.tune.deepspeed.reading import Document
-from bireme.tune.deepspeed.results import METRICS, ModelInfo
+from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, value_of
 from bireme.tune.deepspeed.rounds import RecordedTrial, Trial
 from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.report.tables import few
+from bireme.tune.report.text import CLOCK
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords, result_of
@@ -109,18 +111,24 @@ def resume(
     return (), (note,) if note else ()
 
 
-def in_common_words(known: StudyRecords) -> None:
-    """Give the records goals, and metrics with units, as those of a study of a program have them."""
+def in_common_words(known: StudyRecords) -> StudyRecords:
+    """The records with goals, and metrics with units, as those of a study of a program have them."""
+    found = copy(known)
     name = str(known.identity["config"].get(SECTION, {}).get("metric") or Autotuning.metric)
     metric = METRICS[name]
-    known.begun = {**known.identity, "goals": [{"name": name, "direction": metric.direction}]}
+    found.begun = {**known.identity, "goals": [{"name": name, "direction": metric.direction}]}
+    found.ends = {}
     for trial, end in known.ends.items():
         ending = end["ending"]
         figures = dict(ending.get("metrics", {}))
-        value = figures.pop(metric.key, None)
-        figures = {name: value and value / metric.scale, "by the clock": ending.get("samples"), **figures}
-        units = {name: metric.unit, "by the clock": "samples/s"}
-        known.ends[trial] = {**end, "phase": end["kind"], "figures": figures, "units": units}
+        value, reason = value_of(Metrics(figures), name)
+        figures.pop(metric.key, None)
+        if value is None and ending["cause"] == "ok" and end["kind"] not in ("profile", "confirm"):
+            ending = {**ending, "cause": "no metric", "reason": reason}
+        figures = {name: value and value / metric.scale, CLOCK: ending.get("samples"), **figures}
+        units = {name: metric.unit, CLOCK: "samples/s"}
+        found.ends[trial] = {**end, "ending": ending, "phase": end["kind"], "figures": figures, "units": units}
+    return found
 
 
 def answer_of(known: StudyRecords) -> Answer:

@@ -55,8 +55,9 @@ class Trials(TrialRuns[Trial]):
         return self._files.result(name, file)
 
     def starting(self, name: str) -> Mapping[str, object]:
-        """Nothing: the record of its end says what a trial was."""
-        return {}
+        """The trial's configuration and phase, for those who look at a study while it runs."""
+        trial = self._pending[name]
+        return {"point": dict(trial.point), "phase": trial.phase, **({"round": trial.round} if trial.round else {})}
 
     # -- before --------------------------------------------------------------------------------------
 

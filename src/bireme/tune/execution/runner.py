@@ -51,35 +51,6 @@ class Callback(Protocol):
         """Restore the screen. May be called twice; the next call of another method takes the screen again."""
 
 
-class Progress(Protocol):
-    """What a callback shows of a study, whatever is tuned."""
-
-    @property
-    def left(self) -> int | None:
-        """How many trials may still end at most, running ones included; None if not known yet."""
-
-    @property
-    def outlook(self) -> str:
-        """What is left to do in words where ``left`` is not known; "" if that is not known either."""
-
-    @property
-    def done(self) -> int:
-        """How many trials have ended."""
-
-    @property
-    def best(self) -> str:
-        """The best result so far in a few words; "" if there is none."""
-
-    def title(self, name: str) -> str:
-        """What a trial is called on the screen."""
-
-    def figure(self, name: str) -> str:
-        """The figure of an ended trial with its unit; "" if it has none."""
-
-    def leads(self, name: str) -> bool:
-        """Whether an ended trial is the best so far."""
-
-
 class Conclusion(Value):
     """How a run of a study ended: by itself (``stop_reason``), or by a signal (``signum``)."""
 

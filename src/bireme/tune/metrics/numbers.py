@@ -212,13 +212,17 @@ def amount(text: str) -> tuple[float, str]:
 
 
 def shown(value: float, unit: str = "") -> str:
-    """A number for people: four digits, whole numbers in full."""
-    text = f"{value:.0f}" if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
+    """A number for people: four digits, large and whole numbers in full."""
+    text = (
+        f"{value:.0f}" if 1000 <= abs(value) < 1e15 or (abs(value) < 1e15 and value == int(value)) else f"{value:.4g}"
+    )
     return f"{text}{' ' if unit and unit != '%' else ''}{unit}"
 
 
 def shown_ratio(value: float) -> str:
-    """A ratio to three digits, or as many as tell it from 1."""
+    """A ratio to three digits, or as many as tell it from 1; a large one in full."""
+    if abs(value) >= 1000:
+        return f"{value:.0f}" if abs(value) < 1e6 else f"{value:.3g}"
     return next((text for digits in (3, 4, 5, 6) if (text := f"{value:.{digits}g}") != "1"), "1")
 
 

@@ -87,7 +87,7 @@ class ProgramTrials(TrialRuns[Trial]):
     def starting(self, name: str) -> Mapping[str, object]:
         """The trial's point and phase, for those who look at a study while it runs."""
         trial = self._pending[name]
-        return {"point": dict(trial.point), "phase": trial.phase}
+        return {"point": dict(trial.point), "phase": trial.phase, **({"round": trial.round} if trial.round else {})}
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start for a trial, and write its files."""

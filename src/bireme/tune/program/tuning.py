@@ -15,12 +15,12 @@ from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure
-from bireme.tune.program.board import ProgramBoard
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import LOCK, ProgramFiles, digests
 from bireme.tune.program.resume import restore
-from bireme.tune.program.summary import answer_lines, summary
 from bireme.tune.program.trials import ProgramTrials
+from bireme.tune.report.text import summary
+from bireme.tune.report.view import StudyView, view
 from bireme.tune.store import warm_start
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal
@@ -47,7 +47,6 @@ class ProgramResult(Value):
     """The outcome of a study.
 
     Attributes:
-        lines: the answer, as text.
         best: the command of the real job; empty if nothing worked.
         exports: the words in it that set environment variables to the values found.
     """
@@ -55,13 +54,34 @@ class ProgramResult(Value):
     conclusion: Conclusion
     answer: Answer
     summary: str
-    lines: str
     best: tuple[str, ...]
     exports: tuple[str, ...]
     files: ProgramFiles
 
 
-def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramResult:
+class Living:
+    """A study that runs, for its display; ``known``: what its journal says."""
+
+    def __init__(self, files: ProgramFiles, known: StudyRecords, study: Study) -> None:
+        self._files, self._known, self._study = files, known, study
+
+    def view(self, *, answered: bool) -> StudyView:
+        """What is known of it now."""
+        answer = self._study.answer if answered else Answer(best=None, baseline={})
+        return view(self._files.results_dir, self._known, answer, running=True, hide=False)[0]
+
+    @property
+    def left(self) -> int | None:
+        """How many trials may still end at most."""
+        return self._study.left
+
+    @property
+    def more_rounds(self) -> int | None:
+        """About how many more rounds decide everything."""
+        return self._study.more_rounds
+
+
+def tune(request: Request, show: Callable[[Living], Callback]) -> ProgramResult:
     """Start or resume a study, and run it to its end.
 
     Raises:
@@ -87,20 +107,20 @@ def tune(request: Request, show: Callable[[ProgramBoard], Callback]) -> ProgramR
             identity = _identity(request, courier)
             following = Successor(identity, request.study.declaration.space)
             known, notes = resume(journal, identity, following, files.results_dir)
+            journal.follower = known.take
             for record in (each for made, _ in earlier for each in made if each["end"] not in known.ends):
                 journal.append(record, sync=False)
-                known.take(record)
             journal.append({"run": _bounds(request)}, sync=False)
             study = _study(request, known, side_by_side)
             trials = ProgramTrials(study, request.study.measure, courier, _marked(request), files, known)
-            callback = show(ProgramBoard(study, request.study.measure, request.study.declaration, trials))
+            callback = show(Living(files, known, study))
             for each in (journal.note, *notes, *(note for _, note in earlier)):
                 callback.note(each)
             if not lock.taken():
                 callback.note("waiting for trials of an earlier tuner to end")
                 lock.wait()
             conclusion = StudyRun(trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
-            return _conclude(request, courier, study, trials, conclusion, journal, files)
+            return _conclude(request, courier, study, known, conclusion, journal, files)
     finally:
         journal.close()
 
@@ -178,7 +198,7 @@ def _conclude(
     request: Request,
     courier: Courier,
     study: Study,
-    trials: ProgramTrials,
+    known: StudyRecords,
     conclusion: Conclusion,
     journal: Journal,
     files: ProgramFiles,
@@ -186,9 +206,6 @@ def _conclude(
     """Write the summary and the command of the real job, whether the study is over or was interrupted."""
     answer = study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some trials could not be run"
-    lines = answer_lines(answer, request.study.confidence, request.study.declaration)
-    text = summary(trials, request.study.measure, request.study.declaration, why)
-    files.write_summary(f"{text}\n{lines}")
     best: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     if answer.best is not None:
@@ -200,7 +217,7 @@ def _conclude(
         best = (*real, *sent, script, *delivered.args)
         files.write_best(best, delivered.files)
     over = {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
-    journal.append({**over, "answer": answer.as_dict(), "command": list(best)})
-    return ProgramResult(
-        conclusion=conclusion, answer=answer, summary=text, lines=lines, best=best, exports=exports, files=files
-    )
+    journal.append({**over, "answer": answer.as_dict(), "command": list(best), "why": why})
+    text = summary(view(files.results_dir, known, answer, running=False, hide=False)[0])
+    files.write_summary(text)
+    return ProgramResult(conclusion=conclusion, answer=answer, summary=text, best=best, exports=exports, files=files)

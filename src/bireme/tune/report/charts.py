@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bireme.tune.report.effects import Effect
-from bireme.tune.report.time_use import StudyClock
-from bireme.tune.report.view import MEASURED, PHASES, StudyView
+from bireme.tune.report.view import MEASURED, PHASES, StudyClock, StudyView
 
 Spec = dict[str, Any]
 
@@ -179,7 +178,8 @@ def forest(study: StudyView, goal: str, names: Sequence[str]) -> Spec:
         times=times,
         domain=[min(ends) - margin, max(ends) + margin],
         order=[each["row"] for each in rows],
-        band=[{"low": 1 - study.effect, "high": 1 + study.effect}],
+        below=f"{1 - study.effect}",
+        above=f"{1 + study.effect}",
     )
 
 

@@ -97,6 +97,8 @@ class _Levels:
         base = study.configurations[0].point if study.configurations else {}
         given = [trial.point.get(parameter.name, _INACTIVE) for trial in trials]
         self._classes = _classes(parameter, given)
+        named = [each for each in study.configurations if parameter.name in each.point]
+        self._words = {repr(each.point[parameter.name]): each.words[parameter.name] for each in named}
         order = {label: None for value in [*parameter.choices, *_sorted(given)] if (label := self._label(value))}
         tried = [self._label(value) for value in given]
         self.labels = [label for label in order if label in set(tried)]
@@ -111,7 +113,7 @@ class _Levels:
                     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
             if self._classes:
                 return ""  # a choice that was not tried
-        return shown_value(value)
+        return self._words.get(repr(value), shown_value(value))
 
     def effect(self, goal: GoalView, fitted: Sequence[tuple[float, float, float]] | None) -> Effect:
         levels = []

@@ -18,18 +18,30 @@ from typing import Any
 import bireme
 from bireme.errors import BadInputError, counted
 from bireme.logs.console import printable
+from bireme.regular_file import open_regular
 from bireme.result.report import duration
-from bireme.tune.metrics.numbers import shown_ratio
+from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.tables import short
-from bireme.tune.report.time_use import StudyClock, TimeUse, time_use
-from bireme.tune.report.view import COMMANDS, MEASURED, PHASES, StudyView, TrialView, log_end, log_of, shown_value
+from bireme.tune.report.view import (
+    COMMANDS,
+    MEASURED,
+    PHASES,
+    StudyClock,
+    StudyView,
+    TimeUse,
+    TrialView,
+    shown_value,
+    time_use,
+)
 
 _LOG_BYTES, _SERIES_VALUES = 2_000_000, 60_000
 """How much of logs and series a page has at most; what it lacks is in the folders of the trials."""
 _MOST_EFFECTS = 24
+_TAIL = 4096
+"""Bytes at the end of a log that are looked at."""
 _STATES = {"running": "still running", "over": "over", "stopped": "stopped before its end"}
 
 Columns = list[dict[str, Any]]
@@ -109,24 +121,21 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
 
 def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
     """The figures behind the answer: name, value and note of each."""
-    best, facts = study.best, []
-    goal = study.goals[0].title if study.goals else ""
-    if best is not None and (best or study.kind == "deepspeed") and (mean := study.mean(best)) is not None:
-        facts.append(("Best", _figure(mean), goal))
-    if study.kind == "program" and (base := study.mean(0)) is not None:
-        facts.append(("Default", _figure(base), goal))
+    facts: list[tuple[str, str, str]] = []
+    named: list[tuple[str, int | None]] = []
+    if study.kind != "deepspeed":
+        named = [(study.reference.removeprefix("the ").capitalize(), 0)]
+    named = [("Best", study.best), *named] if study.best or study.kind == "deepspeed" else named
+    for name, config in named:
+        if config is not None and (mean := study.mean(config)) is not None:
+            facts.append((name, scaled(mean, study.goals[0].unit), study.goals[0].name))
     if (noise := study.answer.noise) is not None:
         facts.append(("Noise of a run", f"{100 * noise:.1f} %", "standard deviation"))
     counts = Counter(trial.cause for trial in study.ended)
     words = ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in counts.most_common())
-    tried = len({trial.config for trial in study.ended})
     slots = f"on {used.slots} slots" if used.slots > 1 else "on one slot" if used.slots else ""
-    facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{tried:,}", "tried")]
+    facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{study.tried:,}", "tried")]
     return [*facts, ("Time", duration(used.wall), slots)]
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def _much(one: Effect) -> str:
@@ -141,10 +150,8 @@ def _difference(study: StudyView, number: int) -> str:
     base, own = study.configurations[0].point, study.configurations[number]
     if study.kind == "deepspeed":
         return own.text
-    changed = [
-        f"{name}={short(shown_value(value))}" for name, value in own.point.items() if base.get(name, ...) != value
-    ]
-    return " ".join(changed) or ("the default" if number == 0 else own.text)
+    changed = [f"{name}={own.words[name]}" for name, value in own.point.items() if base.get(name, ...) != value]
+    return " ".join(changed) or (study.reference if number == 0 else own.text)
 
 
 # -- data --------------------------------------------------------------------------------------------
@@ -215,13 +222,9 @@ def _row(study: StudyView, trial: TrialView, columns: Columns, base: float | Non
         "best": trial.config == study.best,
         "folder": log_of(study, trial),
         **{f"figure {goal.name}": trial.figures.get(goal.name) for goal in study.goals[1:]},
-        **{f"value {name}": _cell(value) for name, value in trial.point.items()},
+        **{f"value {name}": word for name, word in study.configurations[trial.config].words.items()},
     }
     return [known.get(column["key"]) for column in columns]
-
-
-def _cell(value: object) -> object:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else short(shown_value(value))
 
 
 def _logs(study: StudyView, secrets: Secrets) -> dict[str, list[str]]:
@@ -254,6 +257,29 @@ def _series(study: StudyView) -> dict[str, Any]:
             counting = min(skipped, len(values) - 1)
             found[trial.name] = {"name": name, "values": shown, "warm_up": skipped, "from": counting}
     return found
+
+
+def log_of(study: StudyView, trial: TrialView) -> str:
+    """The folder of a trial's log, below that of the study."""
+    if study.kind == "deepspeed":
+        return os.path.join("confirmation" if trial.round else "", trial.name)
+    return os.path.join("trials", trial.name)
+
+
+def log_end(study: StudyView, secrets: Secrets, trial: TrialView, lines: int = 12) -> list[str]:
+    """The last lines of a trial's log, printable and without secrets: of stderr, and of stdout if that is empty."""
+    for file in ("stderr.log", "stdout.log"):
+        try:
+            path = os.path.join(study.folder, log_of(study, trial), file)
+            with open(open_regular(path, os.O_NOFOLLOW), "rb") as log:  # the study may be another user's
+                size = os.fstat(log.fileno()).st_size
+                log.seek(max(0, size - _TAIL))
+                found = log.read().decode("utf-8", "surrogateescape").rstrip()
+        except (OSError, ValueError):
+            continue
+        if found:
+            return [secrets.line(line)[:400] for line in found.splitlines()[-lines:]]
+    return []
 
 
 # -- text --------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from bireme.regular_file import open_regular, read_regular
+from bireme.regular_file import read_regular
+from bireme.tune.metrics.numbers import scaled
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.tables import short
 from bireme.tune.space.points import Point, key_of
@@ -32,8 +33,6 @@ PHASES = {"known": "known", "noise": "baseline", "screen": "again", "confirm": "
 
 COMMANDS = {"program": "cmd_best.txt", "deepspeed": "cmd_optimal.txt"}
 """The file with the command of the job with the best configuration."""
-_TAIL = 4096
-"""Bytes at the end of a log that are looked at."""
 
 
 class ParameterView(Value):
@@ -64,10 +63,16 @@ class GoalView(Value):
 
 
 class Configuration(Value):
-    """A point, and its number in the order in which points were first tried; 0: the baseline."""
+    """A point, and its number in the order in which points were first tried; 0: the baseline.
+
+    Attributes:
+        words: its values as the user would type them.
+        text: what it is called.
+    """
 
     number: int
     point: Mapping[str, object]
+    words: Mapping[str, str]
     text: str
 
 
@@ -122,7 +127,7 @@ class Finalist(Value):
         high: the ratio is at most this; None: unknown.
         rounds: the ratio of each round.
         count: how many rounds there were; the ratios of some may be unknown.
-        verdict: ``better``, ``worse``, ``equivalent`` or ``not distinguishable``.
+        verdict: ``better``, ``worse``, ``equivalent``, ``not distinguishable``, or ``left out`` after the first rounds.
     """
 
     config: int
@@ -166,6 +171,7 @@ class StudyView(Value):
         parameters: what varies.
         goals: one or two; the first decides the order of trials.
         limits: as the user wrote them.
+        units: of figures, by name.
         confidence: of the answer, such as 0.95.
         effect: the smallest relative difference that matters.
         most: how many trials there may be at most; None: unknown.
@@ -175,6 +181,9 @@ class StudyView(Value):
         answer: what is known now.
         finalists: compared with the baseline.
         over: why the study ended; "": it has not.
+        why: why the command ended that ran it last; "": it was killed, or runs.
+        skipped: what was not tried, and why.
+        given_up: trials that could not be run.
     """
 
     folder: str
@@ -186,6 +195,7 @@ class StudyView(Value):
     parameters: tuple[ParameterView, ...] = ()
     goals: tuple[GoalView, ...] = ()
     limits: tuple[str, ...] = ()
+    units: Mapping[str, str] = {}
     confidence: float = 0.95
     effect: float = 0.02
     most: int | None = None
@@ -195,6 +205,9 @@ class StudyView(Value):
     answer: AnswerView = AnswerView()
     finalists: tuple[Finalist, ...] = ()
     over: str = ""
+    why: str = ""
+    skipped: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
 
     @property
     def ended(self) -> list[TrialView]:
@@ -207,30 +220,73 @@ class StudyView(Value):
         return [trial for trial in self.trials if trial.cause == RUNNING]
 
     @property
+    def leader(self) -> str:
+        """The trial with the best figure so far, the earliest of equals; runs of paired rounds do not count."""
+        own = [trial for trial in self.ended if trial.phase != "confirm" and self.figure(trial) is not None]
+        sign = -1.0 if self.goals and self.goals[0].maximized else 1.0
+        own.sort(key=lambda trial: (sign * (self.figure(trial) or 0.0), trial.ended or 0.0))
+        return own[0].name if own else ""
+
+    def measured(self, trial: TrialView) -> str:
+        """A trial's figure with its unit; "" if it has none."""
+        figure = self.figure(trial)
+        if figure is None:
+            return ""
+        name = "" if self.kind == "deepspeed" else f"{self.goals[0].name} "
+        return f"{name}{scaled(figure, self.goals[0].unit)}"
+
+    @property
     def best(self) -> int | None:
         """The configuration of the answer; None: nothing worked yet."""
         return self.answer.best
 
     @property
     def promising(self) -> int | None:
-        """What looks better than the best but is not confirmed; None: nothing does, or two goals decide."""
+        """What looks better than the best by what matters, but is not confirmed; None also where two goals decide."""
         known = self.answer
-        return None if known.confirmed or known.front or known.promising == known.best else known.promising
+        if known.confirmed or known.front or known.promising is None or known.promising == known.best:
+            return None
+        ratio = self.ratio(known.promising)
+        return None if ratio is not None and ratio <= 1 + self.effect else known.promising
+
+    @property
+    def ties(self) -> tuple[int, ...]:
+        """What cannot be told from the best, without what is promising."""
+        return tuple(each for each in self.answer.ties if each != self.promising)
 
     @property
     def reference(self) -> str:
         """What configuration 0 is called: a study of DeepSpeed has no default, and compares with the best."""
-        return "the best" if self.kind == "deepspeed" else "the default"
+        if self.kind == "deepspeed":
+            return "the best"
+        return "the baseline" if self.answer.default_failed else "the default"
 
-    def figure(self, trial: TrialView) -> float | None:
-        """The trial's figure of the first goal; None if it was not measured."""
-        return trial.figures.get(self.goals[0].name) if self.goals and trial.cause == MEASURED else None
+    @property
+    def sure(self) -> str:
+        """The confidence of the answer, such as ``95%``."""
+        return f"{100 * self.confidence:.4g}%"
 
-    def mean(self, config: int) -> float | None:
-        """The mean figure of a configuration on the first goal; in a study of DeepSpeed, of the search alone."""
-        own = [trial for trial in self.trials if trial.config == config and (self.kind == "program" or not trial.round)]
-        figures = [figure for trial in own if (figure := self.figure(trial))]
-        return sum(figures) / len(figures) if figures else None
+    @property
+    def tried(self) -> int:
+        """How many configurations have been tried."""
+        return len({trial.config for trial in self.ended if trial.phase != "profile"})
+
+    def figure(self, trial: TrialView, name: str = "") -> float | None:
+        """A figure of a trial, that of the first goal by default; None if it was not measured."""
+        return trial.figures.get(name or self.goals[0].name) if self.goals and trial.cause == MEASURED else None
+
+    def means(self, name: str = "") -> dict[int, float]:
+        """The mean of a figure of each configuration; in a study of DeepSpeed, of the search alone."""
+        found: dict[int, list[float]] = {}
+        for trial in self.trials:
+            figure = self.figure(trial, name)
+            if figure is not None and (self.kind == "program" or not trial.round):
+                found.setdefault(trial.config, []).append(figure)
+        return {config: sum(figures) / len(figures) for config, figures in found.items()}
+
+    def mean(self, config: int, name: str = "") -> float | None:
+        """The mean of a figure of a configuration; None if it has none."""
+        return self.means(name).get(config)
 
     def ratio(self, config: int) -> float | None:
         """How many times as good as the baseline a configuration is: by paired rounds, else by its mean."""
@@ -243,7 +299,9 @@ class StudyView(Value):
         return mean / base if self.goals[0].maximized else base / mean
 
 
-def view(folder: str, known: StudyRecords, answer: Answer, *, running: bool) -> tuple[StudyView, Secrets]:
+def view(
+    folder: str, known: StudyRecords, answer: Answer, *, running: bool, hide: bool = True
+) -> tuple[StudyView, Secrets]:
     """Make the view of a study; also returns what hides secrets in its logs.
 
     Args:
@@ -251,13 +309,15 @@ def view(folder: str, known: StudyRecords, answer: Answer, *, running: bool) -> 
         known: what its journal says.
         answer: what is known of its best.
         running: whether it runs.
+        hide: whether likely secrets are hidden; not on the screen of who runs it, for whom they may be the answer.
     """
     identity = known.identity
     program = [identity.get("program") or identity.get("script") or "", *identity.get("args", ())]
     command = [str(word) for word in identity.get("command") or program if word != ""]
     best_words = _words(os.path.join(folder, COMMANDS[known.kind]))
     parameters = identity.get("parameters") or ()
-    secrets = Secrets.of([*command, *best_words], {str(each["name"]): each.get("choices") or () for each in parameters})
+    choices = {str(each["name"]): each.get("choices") or () for each in parameters}
+    secrets = Secrets.of([*command, *best_words], choices) if hide else Secrets(frozenset(), ())
     catalogue = _Catalogue(secrets, known, answer.baseline)
     trials = tuple(
         _trial(name, known.starts.get(name, {}), known.ends.get(name), catalogue, running)
@@ -278,6 +338,7 @@ def view(folder: str, known: StudyRecords, answer: Answer, *, running: bool) -> 
         parameters=tuple(_parameter(each, secrets, answer.baseline) for each in parameters),
         goals=goals,
         limits=tuple(secrets.text(_limit(each)) for each in identity.get("limits") or ()),
+        units=known.units,
         confidence=float(identity.get("confidence") or 0.95),
         effect=effect,
         most=_whole(identity.get("trials")) or _whole(identity.get("points")),
@@ -287,6 +348,9 @@ def view(folder: str, known: StudyRecords, answer: Answer, *, running: bool) -> 
         configurations=catalogue.configurations(),
         trials=tuple(trial.replace(reason=secrets.text(trial.reason)) for trial in trials),
         over=known.over,
+        why=str(known.conclusion.get("why") or ""),
+        skipped=tuple(map(secrets.text, known.conclusion.get("skipped") or ())),
+        given_up=tuple(known.conclusion.get("given up") or ()),
     ), secrets
 
 
@@ -301,8 +365,10 @@ class _Catalogue:
             for each in known.identity.get("parameters") or ()
             if each.get("texts") and isinstance(each.get("choices"), list)
         }
-        experiments = known.ends.items() if known.kind == "deepspeed" else ()
-        self._names = {key_of(end["point"]): name.partition("@")[0] for name, end in experiments}
+        self._names: dict[str, str] = {}
+        if known.kind == "deepspeed":
+            for name, record in {**known.starts, **known.ends}.items():
+                self._names[key_of(record.get("point", {"trial": name}))] = name.partition("@")[0]
         self.number(baseline)
 
     def number(self, point: Point) -> int:
@@ -318,18 +384,16 @@ class _Catalogue:
         return self._points[number]
 
     def configurations(self) -> tuple[Configuration, ...]:
-        """All of them; one of DeepSpeed is called by its name, another by its values."""
-        return tuple(
-            Configuration(number, point, self._names.get(key) or self._shown(point))
-            for (key, number), point in zip(self._numbers.items(), self._points, strict=True)
-        )
+        """All of them; one of DeepSpeed is called by its name, another by its values: ``batch=64 compile=on``."""
+        found = []
+        for (key, number), point in zip(self._numbers.items(), self._points, strict=True):
+            words = {name: self._word(name, value) for name, value in point.items()}
+            text = self._names.get(key) or " ".join(f"{name}={word}" for name, word in words.items())
+            found.append(Configuration(number, point, words, text))
+        return tuple(found)
 
-    def _shown(self, point: Mapping[str, object]) -> str:
-        """A point in the words of the command line: ``batch=64 compile=on``."""
-        texts = (
-            (name, self._texts.get(name, {}).get(repr(value), shown_value(value))) for name, value in point.items()
-        )
-        return " ".join(f"{name}={short(text)}" for name, text in texts)
+    def _word(self, name: str, value: object) -> str:
+        return short(self._texts.get(name, {}).get(repr(value), shown_value(value)))
 
 
 def shown_value(value: object) -> str:
@@ -355,6 +419,7 @@ def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, 
         config=config,
         point=catalogue.point(config),
         phase=str((end or start).get("phase") or ""),
+        round=_whole((end or start).get("round")) or 0,
         place=str(start.get("on") or ""),
         began=_number(start.get("time")),
         cause=RUNNING if running else INTERRUPTED,
@@ -365,12 +430,11 @@ def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, 
     seconds = _number(ending.get("seconds")) or 0.0
     ended = _number(end.get("time"))
     return trial.replace(
-        round=_whole(end.get("round")) or 0,
         block=str(end.get("block") or ""),
         began=trial.began if trial.began is not None or ended is None else ended - seconds,
         ended=ended,
         cause=str(ending.get("cause") or "failed"),
-        reason=str(ending.get("reason") or ""),
+        reason=_one_line(str(ending.get("reason") or "")),
         seconds=seconds,
         figures=_numbers(end.get("figures") or ending.get("metrics")),
         series={str(name): _series(values) for name, values in (end.get("series") or {}).items()},
@@ -379,8 +443,14 @@ def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, 
     )
 
 
+def _one_line(reason: str) -> str:
+    return "; ".join(line.strip() for line in reason.splitlines())
+
+
 def _series(values: Sequence[object]) -> tuple[float, ...]:
     """The values of a series, whose items may be (time, value)."""
+    if all(type(each) is float for each in values):  # as today's tuner writes them
+        return tuple(values)  # type: ignore[arg-type]  # floats
     plain = (each[-1] if isinstance(each, (list, tuple)) and each else each for each in values)
     return tuple(number for each in plain if (number := _number(each)) is not None)
 
@@ -394,7 +464,7 @@ def _answer(answer: Answer, catalogue: _Catalogue, secrets: Secrets) -> AnswerVi
         promising=None if answer.promising is None else catalogue.number(answer.promising),
         ties=tuple(map(catalogue.number, answer.ties)),
         front=tuple(map(catalogue.number, answer.front)),
-        default_failed=secrets.text(answer.default_failed),
+        default_failed=secrets.text(_one_line(answer.default_failed)),
         text=secrets.text(answer.text),
         **same,
     )
@@ -409,28 +479,37 @@ def _finalists(
         if trial.phase == "confirm" and trial.round and trial.cause == MEASURED:
             rounds.setdefault(trial.round, {})[trial.config] = trial
     minimized = {goal.name for goal in goals if not goal.maximized}
-    found = []
+    found, ties = [], set(map(catalogue.number, answer.ties))
+    most = max((each.rounds for each in answer.compared), default=0)
     for each in answer.compared:
         config, ratios = catalogue.number(each.point), []
         for runs in rounds.values():
             own, base = (runs[number].figures.get(each.goal, 0) if number in runs else 0 for number in (config, 0))
             if own > 0 and base > 0:
                 ratios.append(base / own if each.goal in minimized else own / base)
-        low = each.low if each.low > 0 else None  # an interval without an end says nothing
-        verdict = _verdict(low, each.high, effect)
+        low, high = _told(each.low, each.high)
+        left_out = each.rounds < most and config not in ties
+        verdict = "left out" if left_out and low is None else _verdict(low, high, effect)
         found.append(
             Finalist(
                 config=config,
                 goal=each.goal,
                 ratio=each.ratio,
                 low=low,
-                high=each.high,
+                high=high,
                 rounds=tuple(ratios),
                 count=each.rounds,
                 verdict=verdict,
             )
         )
     return tuple(sorted(found, key=lambda each: (each.goal, -each.ratio)))
+
+
+def _told(low: float, high: float | None) -> tuple[float | None, float | None]:
+    """The ends of an interval; one from below half to above twice says nothing."""
+    if low < 0.5 and (high is None or high > 2):
+        return None, None
+    return low if low > 0 else None, high
 
 
 def _verdict(low: float | None, high: float | None, effect: float) -> str:
@@ -468,24 +547,81 @@ def _numbers(record: Any) -> dict[str, float]:
     return {str(name): number for name, value in pairs if (number := _number(value)) is not None}
 
 
-def log_of(study: StudyView, trial: TrialView) -> str:
-    """The folder of a trial's log, below that of the study."""
-    if study.kind == "deepspeed":
-        return os.path.join("confirmation" if trial.round else "", trial.name)
-    return os.path.join("trials", trial.name)
+# -- the time ----------------------------------------------------------------------------------------
+
+PARTS = ("measuring", "repeating", "warm-up", "launch", "without a figure", "idle slots")
+"""``repeating``: measuring again, for the noise and in paired rounds; ``without a figure``: trials that gave none."""
+
+_PAUSE = 60.0
+"""Seconds in which nothing ran, after which the tuner is taken to have been stopped."""
 
 
-def log_end(study: StudyView, secrets: Secrets, trial: TrialView, lines: int = 12) -> list[str]:
-    """The last lines of a trial's log, printable and without secrets: of stderr, and of stdout if that is empty."""
-    for file in ("stderr.log", "stdout.log"):
-        try:
-            path = os.path.join(study.folder, log_of(study, trial), file)
-            with open(open_regular(path, os.O_NOFOLLOW), "rb") as log:  # the study may be another user's
-                size = os.fstat(log.fileno()).st_size
-                log.seek(max(0, size - _TAIL))
-                found = log.read().decode("utf-8", "surrogateescape").rstrip()
-        except (OSError, ValueError):
+class TimeUse(Value):
+    """Seconds of all slots together, by what they went into; slots; and wall time."""
+
+    parts: dict[str, float]
+    slots: int
+    wall: float
+
+
+class StudyClock:
+    """Seconds of a study since its first start; pauses of the tuner are left out.
+
+    Args:
+        trials: of the study.
+        now: the end of those that run; seconds since the epoch.
+    """
+
+    def __init__(self, trials: Sequence[TrialView], now: float) -> None:
+        spans = sorted((each.began, end_of(each, now)) for each in trials if each.began is not None)
+        self._pauses: list[tuple[float, float]] = []
+        self._begin = last = spans[0][0] if spans else now
+        for began, ended in spans:
+            if began - last > _PAUSE:
+                self._pauses.append((last, began))
+            last = max(last, ended)
+        self.wall = self.at(last)
+
+    def at(self, when: float) -> float:
+        """The study's time at a moment."""
+        paused = sum(max(0.0, min(when, end) - begin) for begin, end in self._pauses)
+        return max(0.0, when - self._begin - paused)
+
+
+def end_of(trial: TrialView, now: float) -> float:
+    """When a trial ended, as far as it is known."""
+    if trial.ended is not None:
+        return trial.ended
+    return (trial.began or now) if trial.cause == INTERRUPTED else now
+
+
+def time_use(trials: Sequence[TrialView], now: float) -> TimeUse:
+    """What the time went into; ``now``: seconds since the epoch."""
+    used = dict.fromkeys(PARTS, 0.0)
+    places: set[str] = set()
+    for trial in trials:
+        own = slots_of(trial.place)
+        places |= own
+        width = len(own) or 1
+        seconds = trial.seconds or (end_of(trial, now) - (trial.began or now))
+        if trial.cause != MEASURED:
+            used["without a figure"] += width * seconds
             continue
-        if found:
-            return [secrets.line(line)[:400] for line in found.splitlines()[-lines:]]
-    return []
+        launch, warm_up = trial.parts.get("launch", 0.0), trial.parts.get("warm_up", 0.0)
+        used["launch"] += width * launch
+        used["warm-up"] += width * warm_up
+        rest = "measuring" if trial.phase not in ("noise", "screen", "confirm") else "repeating"
+        used[rest] += width * max(0.0, seconds - launch - warm_up)
+    wall = StudyClock(trials, now).wall
+    used["idle slots"] = max(0.0, len(places) * wall - sum(used.values()))
+    return TimeUse(used, len(places), wall)
+
+
+def slots_of(place: str) -> set[str]:
+    """The slots of ``node1:0,1@node2:3``, each as ``node1:0``."""
+    found = set()
+    for node in place.split("@"):
+        host, colon, slots = node.rpartition(":")
+        if colon:
+            found |= {f"{host}:{slot}" for slot in slots.split(",")}
+    return found

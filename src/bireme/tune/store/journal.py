@@ -34,7 +34,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.resources.users import name_of
@@ -54,6 +54,7 @@ class Journal:
 
     Attributes:
         note: what was cut off at the start; "": nothing.
+        follower: is told each record that has been appended.
     """
 
     def __init__(self, path: str, fd: int, note: str, first: int, size: int) -> None:
@@ -61,6 +62,7 @@ class Journal:
         self._fd, self._size, self._pid = fd, size, os.getpid()
         self._old = range(first, size)
         self._refusal = ""
+        self.follower: Callable[[Mapping[str, object]], None] | None = None
 
     @classmethod
     def open(cls, path: str) -> Journal:
@@ -136,6 +138,8 @@ class Journal:
             if isinstance(error, OSError):
                 raise BiremeError(f"{self.path} cannot be written: {error.strerror}", hint=_HINT) from error
             raise
+        if self.follower is not None:
+            self.follower(record)
 
     def _take_back(self) -> None:
         self._refusal = failed = f"{self.path} cannot be cut back to its last whole record"

@@ -7,7 +7,7 @@ A record is one of::
     {"run": {…}}        what may differ from one start of the command to the next, such as budgets
     {"start": NAME, …}  a trial has started, on which slots and when
     {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
-    {"answer": {…}}     what is known when the command ends; with "over": why the study is over
+    {"answer": {…}}     what is known when the command ends, and "why" it does; with "over": why the study is over
     {"moved to": N}     an earlier study of DeepSpeed is being moved to folders with this number
 """
 
@@ -38,14 +38,13 @@ class StudyRecords:
         starts: the last start of each trial, by name.
         ends: the last end of each trial, by name, in the order of these ends.
         over: why the study is over; "": it is not, or trials were started after.
-        answer: what is known, if no trial has started or ended since then.
+        conclusion: the record of the last end of the command, if no trial has started or ended since then.
         finished: whether it was ever over.
         moved_to: the number of the folders to which it is being moved; 0: none.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.begun: Record | None = None
-        self.answer: Record | None = None
         self.moved_to = 0
         self.starts, self.ends = dict[str, Record](), dict[str, Record]()
         self._begin(None)
@@ -54,7 +53,8 @@ class StudyRecords:
 
     def _begin(self, identity: Record | None) -> None:
         self.begun, self.run = identity, dict[str, Any]()
-        self.over, self.answer, self.finished = "", None, False
+        self.over, self.finished = "", False
+        self.conclusion: Record = {}
 
     def keep(self, keeps: Mapping[str, Record]) -> None:
         """Leave out all trials that have ended but these, and add to the records of their ends."""
@@ -73,13 +73,13 @@ class StudyRecords:
         elif "start" in record:
             self.starts.pop(record["start"], None)
             self.starts[record["start"]] = record
-            self.over, self.answer = "", None
+            self.over, self.conclusion = "", {}
         elif "end" in record:
             self.ends.pop(record["end"], None)
             self.ends[record["end"]] = record
-            self.answer = None
+            self.conclusion = {}
         elif "over" in record or "answer" in record:
-            self.over, self.answer = str(record.get("over") or ""), record.get("answer")
+            self.over, self.conclusion = str(record.get("over") or ""), record
             self.finished = self.finished or "over" in record
         self.moved_to = record.get("moved to", self.moved_to)
 
@@ -87,6 +87,12 @@ class StudyRecords:
     def identity(self) -> Record:
         """What identifies the study, and what may differ from one start to the next."""
         return {**(self.begun or {}), **self.run}
+
+    @property
+    def answer(self) -> Record | None:
+        """What was known at the last end of the command, if that still holds."""
+        answer: Record | None = self.conclusion.get("answer")
+        return answer
 
     @property
     def kind(self) -> Literal["program", "deepspeed"]:

@@ -112,7 +112,7 @@
     const x = rows[a][at[key]], y = rows[b][at[key]];
     const gone = (value) => value === null || value === undefined || value === "";
     if (gone(x) || gone(y)) return gone(x) - gone(y) || a - b; // what has no value comes last either way
-    const numbers = typeof x === "number" && typeof y === "number";
+    const numbers = !isNaN(x) && !isNaN(y); // also those that are shown as they were typed
     const found = numbers ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
     return (down ? -found : found) || a - b;
   };

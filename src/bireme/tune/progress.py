@@ -1,0 +1,262 @@
+"""Shows the progress of a study: a live display on a terminal, plain lines elsewhere. Both show its view."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from bireme.errors import counted
+from bireme.logs.console import complain, printable
+from bireme.result.report import duration
+from bireme.tune.execution.runner import Callback
+from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.report.text import best_lines, title
+from bireme.tune.report.view import StudyView, TrialView
+from bireme.tune.study.trial_result import TrialResult
+
+if TYPE_CHECKING:  # rich is imported only where there is a terminal
+    from rich.console import RenderableType
+    from rich.live import Live as RichLive
+
+
+_SHARE = 20
+"""What is best is asked again after this many times the time that the last answer took."""
+
+
+class Shown(Protocol):
+    """A study that runs here, as far as its progress is shown."""
+
+    def view(self, *, answered: bool) -> StudyView:
+        """What is known of it now; ``answered``: with what is best, which may take some time to say."""
+
+    @property
+    def left(self) -> int | None:
+        """How many trials may still end at most, running ones included; None if not known yet."""
+
+    @property
+    def more_rounds(self) -> int | None:
+        """About how many more paired rounds decide everything, where ``left`` is not known; None: unknown too."""
+
+
+def callback(study: Shown, *, quiet: bool = False) -> Callback:
+    """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
+    if quiet:
+        return Silent()
+    return Live(study) if sys.stdout.isatty() else Lines(study)
+
+
+class Silent:
+    """Shows only notes, on stderr."""
+
+    interval = 0.0
+
+    def started(self, name: str, reservation: SlotReservation) -> None:
+        """A trial starts."""
+
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
+        """Show that a trial has ended; ``again``: seconds until it is started again, None if it is not."""
+
+    def note(self, text: str) -> None:
+        """Show a note about the study."""
+        if text:
+            complain(text)
+
+    def tick(self) -> None:
+        """Refresh the display."""
+
+    def close(self) -> None:
+        """End the display."""
+
+
+class Lines(Silent):
+    """Prints a line on stdout for each event."""
+
+    def __init__(self, study: Shown) -> None:
+        self._study, self._begin = study, time.monotonic()
+        self._running: dict[str, tuple[float, SlotReservation]] = {}
+        self._seconds: list[float] = []
+        self._widest = 1
+        self._view: StudyView | None = None  # as of the last event, without an answer
+
+    def started(self, name: str, reservation: SlotReservation) -> None:
+        """A trial starts."""
+        self._running[name] = (time.monotonic(), reservation)
+        self._widest = max(self._widest, len(self._running))
+        self._view = self._study.view(answered=False)
+        self._print_start(f"{self._title(name)} starts on {reservation.include()}")
+
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
+        """Show that a trial has ended."""
+        self._running.pop(name, None)
+        self._seconds.append(result.seconds)
+        self._view = self._study.view(answered=False)
+        usual = result.cause in ("ok", "pruned")
+        self._print_end(self._end_line(name, result, again), usual=usual and again is None)
+
+    def note(self, text: str) -> None:
+        """Show a note about the study."""
+        if text:
+            _print(text)
+
+    def _print_start(self, line: str) -> None:
+        _print(line)
+
+    def _print_end(self, line: str, *, usual: bool) -> None:
+        del usual
+        left = self._left
+        _print(f"{line}{f' ({left})' if left else ''}")
+
+    @property
+    def _left(self) -> str:
+        """What is left to do, as ``7 to go, about 1 min`` or ``about 9 more rounds``; "" if it is not known."""
+        left = self._study.left
+        if left is None:
+            more = self._study.more_rounds
+            return f"about {counted(more, 'more round')}" if more else ""
+        words = f"{'at most ' if left else ''}{left} to go"
+        if not self._seconds or not left:
+            return words
+        mean = sum(self._seconds) / len(self._seconds)
+        return f"{words}, about {duration(mean * left / self._widest)}"
+
+    def _trial(self, name: str) -> TrialView:
+        assert self._view is not None
+        return next(trial for trial in reversed(self._view.trials) if trial.name == name)
+
+    def _title(self, name: str) -> str:
+        assert self._view is not None
+        return title(self._view, self._trial(name))
+
+    def _end_line(self, name: str, result: TrialResult, again: float | None) -> str:
+        words = self._title(name)
+        if again is not None:
+            when = f" in {duration(again)}" if again else " elsewhere" if result.hosts else ""  # those get a pause
+            return f"{words}: {result.cause}: {result.reason}; retrying{when}"
+        if result.cause != "ok":
+            return f"{words}: {result.cause}{f': {result.reason}' if result.reason else ''}"
+        assert self._view is not None
+        leads = ", the best so far" if self._view.leader == name else ""
+        return f"{words}: {self._view.measured(self._trial(name)) or 'ok'}{leads}, {duration(result.seconds)}"
+
+
+class Live(Lines):
+    """Prints the lines of `Lines`, and below them a live display of running trials, what is best, and work left.
+
+    The cursor is hidden from the first `tick` to `close`, which the study calls before a signal can end this process.
+    """
+
+    interval = 1.0
+
+    def __init__(self, study: Shown) -> None:
+        from rich.console import Console
+
+        super().__init__(study)
+        self._console = Console(highlight=False)
+        self._live: RichLive | None = None
+        self._best: list[str] = []
+        self._due = 0.0
+
+    def note(self, text: str) -> None:
+        """Show a note about the study."""
+        if text:
+            self._line(text, "dim")
+
+    def _print_start(self, line: str) -> None:
+        self.tick()
+
+    def _print_end(self, line: str, *, usual: bool) -> None:
+        self._line(line, "" if usual else "yellow")
+
+    def _line(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        with _writing():
+            self._console.print(Text(printable(text), style))
+        if self._live is not None:
+            self.tick()
+
+    def tick(self) -> None:
+        """Refresh the display."""
+        if self._live is None:
+            self._live = self._start()
+        with _writing():
+            self._live.update(self._picture(), refresh=True)
+
+    def _start(self) -> RichLive:
+        from rich.live import Live as RichLive
+
+        # The study's own loop refreshes it: guardians are forked, and a thread of rich must not exist then.
+        live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+        with _writing():
+            live.start()
+        return live
+
+    def close(self) -> None:
+        """Remove the display and show the cursor again."""
+        live, self._live = self._live, None
+        if live is not None:
+            with _writing():
+                live.update("")  # rich prints it once more in full, and a long one would scroll
+                live.stop()
+
+    def _picture(self) -> RenderableType:
+        from rich.table import Table
+        from rich.text import Text
+
+        ascii_only = self._console.options.ascii_only
+        grid = Table.grid(padding=(0, 2))
+        now = time.monotonic()
+        for name, (begin, reservation) in self._running.items():
+            mark = Text(">" if ascii_only else "▸", "green")
+            grid.add_row(mark, self._title(name), reservation.include(), Text(duration(now - begin), "dim"))
+        rows = Table.grid()
+        rows.add_row(grid)
+        if now >= self._due:
+            known = self._study.view(answered=True)
+            self._view = self._view or known
+            self._best = best_lines(known) if known.best is not None else []
+            self._due = time.monotonic() + _SHARE * (time.monotonic() - now)
+        for line in self._best:
+            rows.add_row(Text(printable(line), "bold"))
+        words = [f"{len(self._view.ended) if self._view else 0} done", self._left, duration(now - self._begin)]
+        rows.add_row(Text((" | " if ascii_only else " · ").join(filter(None, words)), "bold"))
+        return rows
+
+
+@contextmanager
+def any_text(stream: TextIO) -> Iterator[None]:
+    """Write characters that the stream's encoding lacks as escapes: ours (``…``), or those in a rank's error."""
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        try:
+            stream.reconfigure(errors=before)
+        except OSError:  # buffered text could not be written; that has been reported
+            pass
+
+
+def _print(text: str) -> None:
+    with _writing():
+        print(printable(text), flush=True)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """After a failed write, send stdout to /dev/null, so that text in its buffer does not fail again later."""
+    try:
+        yield
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        raise
