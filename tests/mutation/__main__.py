@@ -37,7 +37,9 @@ Thing = TypeVar("Thing")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="*", default=["process", "control", "cluster", "launch", "agent", "elastic"])
+    launcher = ["process", "control", "cluster", "launch", "node", "runner", "agent", "elastic"]
+    tuner = ["tune/study", "tune/samplers", "tune/store", "tune/report"]
+    parser.add_argument("paths", nargs="*", default=launcher + tuner)
     parser.add_argument("--count", type=int, default=330, help="how many mutants (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="chooses them (%(default)s)")
     parser.add_argument("--benches", type=int, default=2, help="how many at a time (%(default)s)")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from bireme.cli import tune
 from bireme.errors import BadInputError
 from bireme.options.quantities import seconds_of
-from bireme.tune.define import study_example
 from bireme.tune.define.declarations import Binding, declare
-from bireme.tune.define.study_file import read_study
+from bireme.tune.define.study_file import read_study, write_example
 from bireme.tune.define.toml_lines import key_lines
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,18 +43,20 @@ def refusal(folder, text):
 
 def test_the_example_is_a_study_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    study_example.write()
+    write_example()
     found = read_study("tune.toml")
     assert found.words == ("--maximize=samples/s: {}",)
     assert found.declaration.space.default == {"batch": 8, "compile": "on"}
     with pytest.raises(BadInputError, match=r"tune.toml: exists already\n  remove it, or start it"):
-        study_example.write()
+        write_example()
     with pytest.raises(BadInputError, match=r"cannot be written: No such file"):
-        study_example.write("no/tune.toml")
+        write_example("no/tune.toml")
 
 
 def test_what_the_example_only_mentions_is_right_too(tmp_path):
-    text = re.sub(r"^# ((# )?[a-z_]+ = |\[)", r"\1", study_example.TEXT, flags=re.MULTILINE)
+    write_example(str(tmp_path / "example.toml"))
+    example = (tmp_path / "example.toml").read_text()
+    text = re.sub(r"^# ((# )?[a-z_]+ = |\[)", r"\1", example, flags=re.MULTILINE)
     text = text.replace("# file =", "file =").replace("# key =", "key =").replace('flag = "--accum"', "")
     text = text.replace('\nminimize = "time"', "")
     found = study(tmp_path, text.replace("default = 4", "default = 8").replace('"8..512', '"32..512'))

@@ -84,10 +84,10 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
 
 
 def _init() -> int:
-    from bireme.tune.define import study_example
+    from bireme.tune.define.study_file import EXAMPLE, write_example
 
-    study_example.write()
-    show(f"{study_example.NAME} is written; edit it, and type: bireme tune {study_example.NAME}\n")
+    write_example()
+    show(f"{EXAMPLE} is written; edit it, and type: bireme tune {EXAMPLE}\n")
     return OK
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from bireme.errors import BadInputError
 from bireme.options.option import Option
 from bireme.options.table import select
+from bireme.resources.hostfile import read_text
 from bireme.tune.define import toml_lines
 from bireme.tune.define.declarations import Binding, Declaration, Located, ParameterSpec, assemble, choice, nearest
 from bireme.tune.define.toml_lines import TomlFile
@@ -22,6 +24,8 @@ from bireme.tune.space import value_lists
 from bireme.tune.space.parameter import Parameter, among
 from bireme.value import Value
 
+EXAMPLE = "tune.toml"
+"""The file that ``bireme tune --init`` writes."""
 _OPTIONS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
 _OPTIONS |= {name: name for name in ("trials", "confidence", "effect", "budget", "seed", "search", "results_dir")}
 _OPTIONS |= {"warm_start": "warm_start"}
@@ -88,6 +92,22 @@ def _option_of(word: str) -> str:
 def _limited(text: str) -> str:
     """The name of the figure of a limit."""
     return figures.parse([("minimize", "time")], [text]).limits[0].name
+
+
+def write_example(path: str = EXAMPLE) -> None:
+    """Write an example of a study file, with all keys explained.
+
+    Raises:
+        BadInputError: the file exists, or cannot be written.
+    """
+    text = read_text(os.path.join(os.path.dirname(__file__), EXAMPLE))
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadInputError("exists already", hint="remove it, or start it: bireme tune " + path, where=path) from None
+    except OSError as error:
+        raise BadInputError(f"cannot be written: {error.strerror}", where=path) from None
 
 
 def read_study(path: str) -> StudyFile:
