@@ -11,7 +11,7 @@ import os
 from bireme import signal_numbers as signal
 from bireme.process import kernel
 from bireme.process.worker import WorkerStart
-from bireme.result.wait_status import exit_code
+from bireme.result.outcome import exit_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from bireme.cluster.agent_handle import addresses_of
 from bireme.control.messages import Ping
 from bireme.control.silence import BEATS
 from bireme.resources.reach import reachable
-from bireme.result.wait_status import signal_name
+from bireme.result.outcome import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from bireme.errors import BadInputError
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
 from bireme.resources.program import find_executable
-from bireme.result.wait_status import exit_code
+from bireme.result.outcome import exit_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from bireme.process.oom import OomWatch
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular
-from bireme.result.outcome import RankEnd
-from bireme.result.wait_status import exit_code
+from bireme.result.outcome import RankEnd, exit_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

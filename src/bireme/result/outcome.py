@@ -1,6 +1,11 @@
-"""The outcome of a job: the value that the command line prints, the API returns and the tuner reads."""
+"""The outcome of a job: the value that the command line prints, the API returns and the tuner reads.
+
+Death by signal n is always the code 128 + n. (DeepSpeed sometimes turns it into 0 or a negative number, MPICH into n.)
+"""
 
 from __future__ import annotations
+
+import os
 
 from bireme.errors import INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.value import Value
@@ -115,3 +120,27 @@ class Outcome(Value):
     history: tuple[str, ...] = ()
     interrupted: int = 0
     job_name: str = ""
+
+
+def exit_code(status: int) -> int:
+    """The shell's exit code, 0 to 255, of a wait status as ``os.waitpid`` gives it."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11; ``signal 99`` for a number without a name."""
+    from signal import Signals  # only for a name: see bireme.signal_numbers
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe(code: int, *, by_signal: bool) -> str:
+    """How a rank ended, in words: ``exit code 3``, or ``SIGSEGV (exit code 139)``."""
+    if by_signal:
+        return f"{signal_name(code - 128)} (exit code {code})"
+    return f"exit code {code}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bireme.errors import counted
-from bireme.result.wait_status import describe, signal_name
+from bireme.result.outcome import describe, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

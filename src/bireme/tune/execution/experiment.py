@@ -18,7 +18,7 @@ from bireme.loop import Loop, Timer
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular, read_regular
-from bireme.result.wait_status import exit_code
+from bireme.result.outcome import exit_code
 from bireme.value import Value
 
 _PATIENCE = 20.0

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from bireme.result.wait_status import describe, exit_code, signal_name
+from bireme.result.outcome import describe, exit_code, signal_name
 
 
 def status_of(action):
