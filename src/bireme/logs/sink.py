@@ -25,37 +25,6 @@ _LOW_WATER = _HIGH_WATER // 2
 """Waiting bytes below which a full sink has room again."""
 
 
-class Backpressure:
-    """Counts the bytes that wait at one sink, and decides when the ranks' output is held back.
-
-    Args:
-        on_room: called when a full sink has room again.
-
-    Attributes:
-        size: waiting bytes.
-    """
-
-    def __init__(self, on_room: Callable[[], None]) -> None:
-        self._on_room = on_room
-        self.size = 0
-        self.full = False
-
-    def keep(self, size: int) -> None:
-        """Note that ``size`` more bytes wait."""
-        self.size += size
-        self.full = self.full or self.size > _HIGH_WATER
-
-    def written(self, size: int) -> None:
-        """Note that ``size`` bytes were written or discarded."""
-        self.size -= size
-
-    def relieve(self) -> None:
-        """Let the ranks go on if there is room again."""
-        if self.full and self.size < _LOW_WATER:
-            self.full = False
-            self._on_room()
-
-
 class Sink:
     """A descriptor that output is written to.
 
@@ -72,20 +41,17 @@ class Sink:
         self._loop, self._on_error = loop, on_error
         self._fd, self._limit, self._own = _nonblocking_twin(fd)
         self._waiting = bytearray()
-        self._backpressure = Backpressure(on_room)
+        self.full = False
+        """Whether the ranks must wait until some of it is written."""
+        self._on_room = on_room
         self._broken = False
         self.on_drained: Callable[[], None] = lambda: None
         self.terminal = os.isatty(fd)
 
     @property
-    def full(self) -> bool:
-        """Whether the ranks must wait until some of it is written."""
-        return self._backpressure.full
-
-    @property
     def pending(self) -> bool:
         """Whether something is waiting to be written."""
-        return self._backpressure.size > 0
+        return bool(self._waiting)
 
     def write(self, data: bytes) -> None:
         """Write, or keep for later."""
@@ -101,7 +67,7 @@ class Sink:
 
     def _keep(self, data: bytes) -> None:
         self._waiting += data
-        self._backpressure.keep(len(data))
+        self.full = self.full or len(self._waiting) > _HIGH_WATER
 
     def _try(self, data: bytes | bytearray) -> int:
         """Write as much as possible without blocking; return the number of bytes."""
@@ -124,19 +90,23 @@ class Sink:
         if self._broken:
             return
         del self._waiting[:written]
-        self._backpressure.written(written)
         if not self._waiting:
             self._loop.unwatch_write(self._fd)
             self.on_drained()
-        self._backpressure.relieve()
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Let the ranks go on if there is room again."""
+        if self.full and len(self._waiting) < _LOW_WATER:
+            self.full = False
+            self._on_room()
 
     def _fail(self, error: OSError) -> None:
         self._broken = True
         self._waiting.clear()
-        self._backpressure.written(self._backpressure.size)
         self._loop.unwatch_write(self._fd)
         self._on_error(error)
-        self._backpressure.relieve()
+        self._relieve()
         self.on_drained()
 
     def close(self) -> None:
