@@ -48,7 +48,7 @@ def imported_by(path: Path, module: str, known: Iterable[str]) -> set[str]:
     return {part for name in found for part in (name, name.rpartition(".")[0]) if part in known}
 
 
-def tests_of(module: str, tests: dict[str, set[str]], sources: dict[str, set[str]]) -> list[str]:
+def files_for(module: str, tests: dict[str, set[str]], sources: dict[str, set[str]]) -> list[str]:
     """The files with a module's tests, the nearest first.
 
     Args:
@@ -70,22 +70,27 @@ def tests_of(module: str, tests: dict[str, set[str]], sources: dict[str, set[str
     return [f"tests/{file}" for file in WHOLE.get(package.partition(".")[0], WHOLE[""])]
 
 
+def graph() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What each file of tests imports, and what each module does."""
+    modules = all_modules()
+    sources = {module: imported_by(path, module, modules) for module, path in modules.items()}
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return {str(path.relative_to(ROOT)): imported_by(path, path.stem, modules) for path in files}, sources
+
+
 def main(base: str = "") -> None:
     """Print the files, separated by spaces."""
     if not base:
         words = ["git", "merge-base", "HEAD", "origin/main"]
         base = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "HEAD"
-    modules = all_modules()
-    sources = {module: imported_by(path, module, modules) for module, path in modules.items()}
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    tests = {str(path.relative_to(ROOT)): imported_by(path, path.stem, modules) for path in files}
+    tests, sources = graph()
     chosen: list[str] = []
     for file in sorted(changed(base)):
         path = ROOT / file
         if file in tests:
             chosen.insert(0, file)
         elif file.startswith("src/bireme/") and file.endswith(".py") and path.is_file():
-            chosen += tests_of(module_name(path), tests, sources)
+            chosen += files_for(module_name(path), tests, sources)
     print(*dict.fromkeys([*chosen, *ALWAYS]))
 
 
