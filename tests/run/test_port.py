@@ -54,6 +54,12 @@ def test_default_port_taken(stage, script, default_taken):
     assert f"port 29500 is taken: using {port}".encode() in err
 
 
+def test_a_restart_does_not_say_it_again(stage, script, default_taken):
+    done = stage.run("run", "--restarts", "2", script("import sys; sys.exit(3)"))
+    assert done.returncode == 3 and "restart 2 of 2" in done.stderr
+    assert done.stderr.count("port 29500 is taken") == 1, done.stderr
+
+
 def test_named_port(stage, script, free_port):
     process = stage.start("run", "-q", "--master_port", free_port, script(SAYS))
     assert port_of(process) == free_port

@@ -169,8 +169,7 @@ def _plan(
     check_address(spec.master_addr, notes)
     spec = spec.on_node(short_hostname() if nodes is None else name)
     found = examine_here(spec, environ, choose, notes)
-    # A restart says only what may have changed.
-    notes[:0] = [("info", text) for text in (*(() if spec.attempt else found.notes), port_note) if text]
+    notes[:0] = [] if spec.attempt else [("info", text) for text in (*found.notes, port_note) if text]
     plan = plan_part(spec, found, {name: found.facts.slots}, name, notes, port=port, declared=declared is not None)
     return plan, found.environ, notes
 
