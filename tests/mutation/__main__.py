@@ -1,8 +1,9 @@
 """Mutation testing: changes the program in many small ways, one at a time, and sees whether a test fails.
 
-`make mutants ARGS='--count 330 --list mutants.txt'`. Cosmic Ray makes the changes; which of them are tried is drawn by
-a seed: first a place, then one of the changes possible there. The tests run in copies of the repository, so nothing is
-changed here. First a table is made of which test reaches which line, which takes some minutes and is kept in a file.
+`make mutants ARGS='--count 330 --list mutants.txt'`; `ARGS='tune/samplers tune/space --reach tuner.json'` changes parts of
+the tuner. Cosmic Ray makes the changes; which of them are tried is drawn by a seed: first a place, then one of the
+changes possible there. The tests run in copies of the repository, so nothing is changed here. First a table is made of
+which test reaches which line, which takes some minutes and is kept in a file.
 Each mutant is then given the tests that reach its line, the simulations first, the others by what they cost. What they
 do not kill is listed as a survivor, which a new test kills, or which is explained. What is in the list is not judged
 again, so it can be ended and goes on.
@@ -45,7 +46,7 @@ def main() -> int:
     parser.add_argument("--benches", type=int, default=2, help="how many at a time (%(default)s)")
     parser.add_argument("--list", default="mutants.txt", help="the list, to which is added (%(default)s)")
     parser.add_argument(
-        "--reach", default="reach.json", help="which test reaches what; made if not there (%(default)s)"
+        "--reach", default="reach.json", help="which test reaches what; made if not there, of these paths (%(default)s)"
     )
     parser.add_argument("--again", help="judge again what the list has with this verdict")
     parser.add_argument("--each", type=float, default=EACH, help="seconds of tests for one mutant (%(default)s)")
@@ -66,7 +67,7 @@ def main() -> int:
         os.chmod(folder, 0o755)  # some tests become another user
         if not os.path.exists(args.reach):
             benches = [Bench(f"{folder}/reach{number}", args.python) for number in range(args.benches)]
-            record(args.reach, args.python, benches)
+            record(args.reach, args.python, benches, args.paths)
         reached = Reach.load(args.reach)
         judged = dict(read_list(args.list))
         todo = [m for m in drawn if judged.get(key := m.key(), "").startswith(args.again or "-") or key not in judged]
@@ -95,9 +96,9 @@ def read_list(file: str) -> Iterator[tuple[tuple[str, str, str], str]]:
             yield (place, operator, change), state
 
 
-def record(file: str, python: str, benches: list[Bench]) -> None:
+def record(file: str, python: str, benches: list[Bench], paths: Sequence[str]) -> None:
     """Make the table of what is reached; the tests of one file one after the other."""
-    names = chosen_tests(python)
+    names = chosen_tests(python, paths)
     numbers = {name: number for number, name in enumerate(names)}
     together: dict[str, list[str]] = {}
     for name in names:

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import order
@@ -20,6 +21,12 @@ SIMULATIONS = (
 """They stand in the list of tests, each as one."""
 FOLDERS = ("process", "control", "elastic", "run", "result", "plan/test_start.py", "cli/test_dry_run.py", "cluster")
 FOLDERS += ("resources/test_devices.py", "backends/test_long_lists.py", "backends/test_launcher_contract.py")
+TUNE = {
+    "tune/samplers": ("tune/test_search.py", "tune/test_gaussian_process.py", "tune/test_constraints.py"),
+    "tune/space": ("tune/test_space.py", "tune/test_constraints.py", "tune/test_expressions.py", "tune/test_search.py"),
+    "tune": ("tune",),
+}
+"""Parts of the tuner, and the tests by which they are judged, instead of the simulations and the folders above."""
 INSIDE = ("tests/process", "tests/control", "tests/elastic", "tests/result")
 LONGEST = 6.0
 """Seconds: a test that takes longer is left out."""
@@ -30,14 +37,20 @@ EACH = 25.0
 ENGINES = ("slurm", "pdsh", "openmpi", "mpich", "mvapich", "impi", "openmpi5")
 
 
-def chosen_tests(python: str) -> list[str]:
-    """The simulations, and every test that is quick enough, on one engine where it is made for several."""
-    words = [python, "-m", "pytest", "--collect-only", "-q", *(f"tests/{folder}" for folder in FOLDERS)]
+def chosen_tests(python: str, paths: Sequence[str]) -> list[str]:
+    """The simulations, and every test that is quick enough, on one engine where it is made for several.
+
+    Args:
+        paths: what is changed.
+    """
+    parts = {next((part for part in TUNE if path.startswith(part)), "") for path in paths}
+    folders = dict.fromkeys(folder for part in sorted(parts) for folder in (TUNE[part] if part else FOLDERS))
+    words = [python, "-m", "pytest", "--collect-only", "-q", *(f"tests/{folder}" for folder in folders)]
     text = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     named = [line for line in text.splitlines() if "::" in line]
     length = order.read()
     over_ssh = {line.replace("ssh", "*") for line in named if "ssh" in line}
-    tests, variants = list(SIMULATIONS), Counter[str]()
+    tests, variants = list(SIMULATIONS if "" in parts else ()), Counter[str]()
     random.Random(1).shuffle(named)
     for name in named:
         same = re.sub("|".join(sorted(ENGINES, key=len, reverse=True)), "*", name)
