@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bireme.tune.space.points import Parameter, Point, Space, key_of
+from bireme.tune.space.value_lists import read
 from bireme.tune.study.study import Objective, TrialResult
 
 Truth = tuple[str, float, float]
@@ -203,17 +204,33 @@ def _kernel(path: Path) -> Landscape:
 
 
 def dense(noise: float) -> list[Landscape]:
-    """Landscapes of ranges with very many numbers."""
-    million = (Parameter(name="x", choices=range(1, 10**6 + 1)),)
-    peaks = [(0.37, 0.09), (0.7, 0.2), (0.12, 0.05)]
+    """Landscapes of ranges with more numbers than anybody can try."""
+
+    def peak(centre: float, width: float) -> Callable[[Point], float]:
+        return lambda point: 1 / (1 + ((_number(point, "x") / 10**6 - centre) / width) ** 2)
+
+    def decades(point: Point) -> float:
+        return 1 / (1 + math.log10(_number(point, "x") / 3000) ** 2)
+
+    def rates(point: Point) -> float:
+        rate, drop, batch = (_number(point, name) for name in ("lr", "drop", "batch"))
+        # The larger the batch, the larger the best rate.
+        off = math.log10(rate / (3e-5 * batch**0.5)), 4 * (drop - 0.1), 0.7 * math.log10(batch / 50)
+        return math.exp(-0.3 * sum(each**2 for each in off)) * (0.2 if rate > 0.03 else 1.0)
+
+    def space(**values: str) -> Space:
+        return Space([read(name, text, where=name) for name, text in values.items()])
+
+    million, log = space(x="1..1000000"), space(x="1..1000000:log")
+    reals = space(lr="1e-5..1e-1:log", drop="0.0..0.5", batch="1..4096:log")
     return [
-        Formula(
-            f"integer {centre:g}",
-            Space(million),
-            noise,
-            lambda point, c=centre, w=width: 1 / (1 + ((_number(point, "x") / 10**6 - c) / w) ** 2),
-        )
-        for centre, width in peaks
+        *(
+            Formula(f"integer {at:g}", million, noise, peak(at, width))
+            for at, width in ((0.37, 0.09), (0.7, 0.2), (0.12, 0.05))
+        ),
+        Formula("integer of decades", million, noise, decades),
+        Formula("log integer", log, noise, decades),
+        Formula("rates", reals, noise, rates),
     ]
 
 

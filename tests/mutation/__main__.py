@@ -1,9 +1,9 @@
 """Mutation testing: changes the program in many small ways, one at a time, and sees whether a test fails.
 
-`make mutants ARGS='--count 330 --list mutants.txt'`; `ARGS='tune/samplers tune/space --reach tuner.json'` changes parts of
-the tuner. Cosmic Ray makes the changes; which of them are tried is drawn by a seed: first a place, then one of the
-changes possible there. The tests run in copies of the repository, so nothing is changed here. First a table is made of
-which test reaches which line, which takes some minutes and is kept in a file.
+`make mutants ARGS='--count 330 --list mutants.txt'`; with `ARGS='tune/samplers tune/space --reach tuner.json'` parts of
+the tuner are changed. Cosmic Ray makes the changes; which of them are tried is drawn by a seed: first a place, then one
+of the changes possible there. The tests run in copies of the repository, so nothing is changed here. First a table is
+made of which test reaches which line, which takes some minutes and is kept in a file.
 Each mutant is then given the tests that reach its line, the simulations first, the others by what they cost. What they
 do not kill is listed as a survivor, which a new test kills, or which is explained. What is in the list is not judged
 again, so it can be ended and goes on.
