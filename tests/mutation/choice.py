@@ -23,7 +23,13 @@ FOLDERS = ("process", "control", "elastic", "run", "result", "plan/test_start.py
 FOLDERS += ("resources/test_devices.py", "backends/test_long_lists.py", "backends/test_launcher_contract.py")
 TUNE = {
     "tune/samplers": ("tune/test_search.py", "tune/test_gaussian_process.py", "tune/test_constraints.py"),
-    "tune/space": ("tune/test_space.py", "tune/test_constraints.py", "tune/test_expressions.py", "tune/test_search.py"),
+    "tune/space": (
+        "tune/test_declarations.py",
+        "tune/test_space.py",
+        "tune/test_constraints.py",
+        "tune/test_expressions.py",
+        "tune/test_search.py",
+    ),
     "tune": ("tune",),
 }
 """Parts of the tuner, and the tests by which they are judged, instead of the simulations and the folders above."""

@@ -436,6 +436,17 @@ def test_a_model_finds_a_smooth_peak_of_intervals():
 
 
 @pytest.mark.slow
+def test_a_model_finds_a_peak_among_the_first_thousandths_of_a_range():
+    """As where a range is written without ``:log``: the model sees it as logarithmic too."""
+    space = Space((Parameter("x", range(1, 10**6 + 1)),))
+    search = Search("model_based", space, 1)
+    for _ in range(30):
+        point = search.ask()
+        search.tell(point, 1 / (1 + math.log10(point["x"] / 3000) ** 2))
+    assert search.best.value > 0.98
+
+
+@pytest.mark.slow
 def test_an_ask_after_many_results_is_quick():
     """Its time does not grow with the results: a hundred times as many take less than three times as long."""
     space = Space(tuple(Parameter(f"d{number}", tuple(range(10))) for number in range(15)))

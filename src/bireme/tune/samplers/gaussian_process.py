@@ -50,6 +50,7 @@ class GaussianProcess:
         values: their mean logarithmic results, more is better: a difference of 0.01 is one percent.
         counts: how often each was measured; None: once.
         squares: the sum of squares of all measurements around the means of their points.
+        pairs: axes that are two views of one, such as linear and logarithmic: a fit sees one of the two.
     """
 
     def __init__(
@@ -58,28 +59,37 @@ class GaussianProcess:
         values: Sequence[float] | Array,
         counts: Sequence[float] | Array | None = None,
         squares: float = 0.0,
+        pairs: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._places, self.measured = np.asarray(places, dtype=float), np.asarray(values, dtype=float)
         self._counts = np.ones(len(self.measured)) if counts is None else np.asarray(counts, dtype=float)
-        self._squares = squares
+        self._squares, self._pairs = squares, pairs
         axes, random = self._places.shape[1], np.random.default_rng(0)
         centre = np.log(np.array([_LENGTH] * axes + [_AMPLITUDE, _NOISE]))
         spread = np.array([_SPREADS[0]] * axes + list(_SPREADS[1:]))
         deviations = random.normal(0.0, 1.0, (_DRAWS, axes + 2))
         shares = random.uniform(0.0, 1.0, _DRAWS)
+        seen = np.ones((_DRAWS, axes))
+        for one, other in pairs:
+            seen[:, one] = random.random(_DRAWS) < 0.5
+            seen[:, other] = 1 - seen[:, one]
+        deviations[:, :axes] *= seen
         density = self._density_of(_telling(self.measured))
-        densities = density(centre + spread * deviations, shares)
+        densities = density(centre + spread * deviations, shares, seen)
         # Again around the best: weighted by likelihood and prior, as the first are by their likelihood alone.
         best = np.argsort(-densities)[:_KEPT]
         near = np.repeat(deviations[best], _DRAWS // _KEPT, axis=0) + random.normal(0.0, 0.4, (_DRAWS, axes + 2))
         near_shares = np.clip(np.repeat(shares[best], _DRAWS // _KEPT) + random.normal(0.0, 0.2, _DRAWS), 0.0, 1.0)
-        near_densities = density(centre + spread * near, near_shares)
+        near_seen = np.repeat(seen[best], _DRAWS // _KEPT, axis=0)
+        near[:, :axes] *= near_seen
+        near_densities = density(centre + spread * near, near_shares, near_seen)
         deviations, shares = np.concatenate([deviations, near]), np.concatenate([shares, near_shares])
         densities = np.concatenate([densities, near_densities]) - 0.5 * (deviations**2).sum(axis=1)
         kept = np.argsort(-densities)[: _KEPT if len(self.measured) <= _TELLING else _KEPT // 2]
         weights = np.exp(densities[kept] - densities[kept[0]])
         self.weights: Array = weights / weights.sum()
         self._drawn, self._shares = np.exp(centre + spread * deviations[kept]), shares[kept]
+        self._seen = np.concatenate([seen, near_seen])[kept]
         self.noises: Array = self._drawn[:, -1]
         self._last: list[tuple[Array, Array]] = []
         self._fit()
@@ -93,7 +103,7 @@ class GaussianProcess:
         known = self._counts if counts is None else np.asarray(counts, dtype=float)
         counts = np.concatenate([known, np.ones(len(values))])
         if len(measured) <= _TELLING:
-            return GaussianProcess(places, measured, counts, self._squares)
+            return GaussianProcess(places, measured, counts, self._squares, self._pairs)
         model = copy(self)
         model._places, model.measured, model._counts = places, measured, counts
         model._fit()
@@ -102,12 +112,12 @@ class GaussianProcess:
     def _across(self, places: Array) -> Array:
         """The covariances of places with the measured ones; the last are kept, as they are wanted several times."""
         if not self._last or self._last[0][0] is not places:
-            self._last = [(places, _kernel(places, self._places, self._drawn, self._shares))]
+            self._last = [(places, _kernel(places, self._places, self._drawn, self._shares, self._seen))]
         return self._last[0][1]
 
     def _fit(self) -> None:
         self._last = []
-        kernel = _kernel(self._places, self._places, self._drawn, self._shares)
+        kernel = _kernel(self._places, self._places, self._drawn, self._shares, self._seen)
         self._inverse = np.linalg.inv(_with_noise(kernel, self._drawn, self._counts))
         ones = self._inverse.sum(axis=2)
         self._ones, self._doubt = ones, 1 / ones.sum(axis=1)  # the variance of the mean
@@ -118,15 +128,17 @@ class GaussianProcess:
         mean = (self._ones @ values) * self._doubt
         return mean, np.einsum("dij,dj->di", self._inverse, values[None, :] - mean[:, None])
 
-    def _density_of(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Callable[[Array, Array], Array]:
+    def _density_of(
+        self, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+    ) -> Callable[[Array, Array, Array], Array]:
         """The logarithm of how likely the measurements in some rows are, for logarithms and shares of each draw."""
         places = self._places[rows]
         measured, counts = self.measured[rows], self._counts[rows]
         freedom = float((self._counts - 1).sum())
 
-        def density(logarithms: Array, shares: Array) -> Array:
+        def density(logarithms: Array, shares: Array, seen: Array) -> Array:
             drawn = np.exp(logarithms)
-            factor = np.linalg.cholesky(_with_noise(_kernel(places, places, drawn, shares), drawn, counts))
+            factor = np.linalg.cholesky(_with_noise(_kernel(places, places, drawn, shares, seen), drawn, counts))
             right = np.stack([np.ones_like(measured), measured], axis=1)
             half = np.linalg.solve(factor, np.broadcast_to(right, (len(drawn), *right.shape)))
             ones, values = half[:, :, 0], half[:, :, 1]
@@ -188,20 +200,25 @@ def _telling(values: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
     return np.sort(order[np.concatenate([np.arange(_TELLING // 2), rest])])
 
 
-def _kernel(one: Array, other: Array, drawn: Array, shares: Array) -> Array:
-    """The covariances between places for each draw of (lengths, amplitude, noise): draws x ``one`` x ``other``."""
-    axes, shape = one.shape[1], (len(drawn), len(one), len(other))
+def _kernel(one: Array, other: Array, drawn: Array, shares: Array, seen: Array) -> Array:
+    """The covariances between places for each draw of (lengths, amplitude, noise): draws x ``one`` x ``other``.
+
+    ``seen``: for each draw 1 for the axes that it sees, 0 for others.
+    """
+    shape = (len(drawn), len(one), len(other))
     product, total = np.zeros(shape), np.zeros(shape)
-    for axis in range(axes):
+    for axis in range(one.shape[1]):
         # Many places have the same coordinate: what is calculated for one of them is copied for the others.
         levels, numbers = np.unique(one[:, axis], return_inverse=True)
         apart = np.minimum(np.abs(levels[:, None] - other[None, :, axis]), 1.0)
-        powers = drawn[:, axis, None, None] ** -2 * (-0.5 * apart**2)
+        own = seen[:, axis, None, None]
+        powers = own * drawn[:, axis, None, None] ** -2 * (-0.5 * apart**2)
         product += powers[:, numbers]
-        total += np.exp(powers)[:, numbers]
+        total += (own * np.exp(powers))[:, numbers]
     share, amplitude = shares[:, None, None], drawn[:, -2, None, None]
+    axes = seen[:, :, None].sum(axis=1, keepdims=True)
     np.exp(product, out=product)
-    kernel: Array = amplitude**2 * ((1 - share) * product + share / axes * total if axes else product)
+    kernel: Array = amplitude**2 * ((1 - share) * product + share / axes * total if one.shape[1] else product)
     return kernel
 
 

@@ -172,15 +172,15 @@ class _Guess:
         complete = [each for each in measured if each.cause != "pruned"]
         sure = self._some(complete or measured)
         values = self._values(sure)
-        places = [self._place(each.point) for each in sure]
+        places = [self._map.seen(each.point) for each in sure]
         counts = [len(each.values) for each in sure]
         squares = sum(_squares(each.values) for each in sure)
-        model = GaussianProcess(places, values, counts, squares)
+        model = GaussianProcess(places, values, counts, squares, self._map.pairs)
         bounded = self._some([each for each in measured if each.cause == "pruned"]) if complete else []
         if bounded:
             # A pruned point is at most as good as its figure: the smaller of that and what is expected without it.
             bounds = self._values(sure + bounded)[len(sure) :]
-            where = [self._place(each.point) for each in bounded]
+            where = [self._map.seen(each.point) for each in bounded]
             guesses = [min(pair) for pair in zip(bounds, model.expected(where), strict=True)]
             model = model.extended(where, guesses)
         return model, [*sure, *bounded]
@@ -193,7 +193,7 @@ class _Guess:
         if modelled is None:
             return None
         model, measured = modelled
-        means, deviations = model.predict([self._place(each.point) for each in measured])
+        means, deviations = model.predict([self._map.seen(each.point) for each in measured])
         mean = model.weights @ means
         deviation = np.sqrt(model.weights @ (deviations**2 + (means - mean) ** 2))
         return [(float(a), float(b), each.point) for a, b, each in zip(mean, deviation, measured, strict=True)]
@@ -226,18 +226,19 @@ class _Guess:
         if not points or modelled is None or best is None:
             return []
         model, measured = modelled
-        candidates: Array = np.array([self._place(point) for point in points])
+        candidates: Array = np.array([self._map.seen(point) for point in points])
         seconds = [each.seconds for each in measured]
         costs = np.ones(len(points))
         if min(seconds) > 0:
             costs = np.exp(np.array(model.expected(candidates, [math.log(each) for each in seconds])))
         if self.known.pending:
             # Assume the expected results for pending points, so that the next point tells something else.
-            known = [self._place(each.point) for each in measured]
+            known = [self._map.seen(each.point) for each in measured]
             counts = [len(each.values) + (key_of(each.point) in self.known.pending) for each in measured]
-            pending = [place for place in map(self._place, self.known.pending.values()) if place not in known]
+            pending = [place for place in map(self._map.seen, self.known.pending.values()) if place not in known]
             model = model.extended(pending, model.expected(pending) if pending else (), counts)
         gains = np.array(model.gains(candidates))
+        candidates = candidates[:, : len(self._axes)]
         # Points beside the best always count: a model is easily wrong about what has only slow points so far.
         here = self._place(best.point)
         beside = [
@@ -296,7 +297,8 @@ class _Guess:
         else:
             drawn = space.sample(_SCANNED // 2, seed)
             beside = self._neighbours(self._best.point) if self._best else ()
-            points = list({key_of(point): point for point in (*drawn, *beside, *self._around(seed))}.values())
+            near = (*self._bent(drawn, seed), *beside, *self._around(seed))
+            points = list({key_of(point): point for point in (*drawn, *near)}.values())
         points = [point for point in points if self._open(point)]
         if self._settings.repeats:
             best = {key_of(each.point) for each in self._ranked[:_REPEATED]}
@@ -322,6 +324,14 @@ class _Guess:
                 if moved in self.known.space:
                     yield moved
 
+    def _bent(self, drawn: Sequence[Point], seed: int) -> Iterator[dict[str, object]]:
+        """Every second of some points, with other values where an axis may be logarithmic: as many of each decade."""
+        random = Random(seed)
+        for point in drawn[::2] if self._map.pairs else ():
+            values = {axis.name: axis.drawn(random) for axis in self._axes if axis.bends and axis.name in point}
+            if (moved := {**point, **values}) in self.known.space:
+                yield moved
+
     def _neighbours(self, best: Point) -> Iterator[dict[str, object]]:
         """The points that differ from the best in one parameter."""
         for axis in self._axes:
@@ -339,6 +349,8 @@ class _Map:
         self.space = space
         self.axes = tuple(_Axis(parameter) for parameter in space.parameters if len(parameter.choices) > 1)
         self._places: dict[str, Place] = {}
+        self._bent = [number for number, axis in enumerate(self.axes) if axis.bends]
+        self.pairs = [(number, len(self.axes) + at) for at, number in enumerate(self._bent)]
 
     @cached_property
     def all(self) -> list[dict[str, object]]:
@@ -353,18 +365,25 @@ class _Map:
             place = self._places[key] = tuple(axis.index(point) * axis.step for axis in self.axes)
         return place
 
+    def seen(self, point: Point) -> Place:
+        """The coordinates, and those of axes that may be logarithmic as if they were."""
+        return (*self.place(point), *(self.axes[number].bent(self.axes[number].index(point)) for number in self._bent))
+
 
 class _Axis:
     """A parameter as the model sees it: numbers by their ranks, other values as categories.
 
     ``step``: the distance of neighbours. Numbers lie between 0 and 1; categories so far apart that any two count as 1
-    apart.
+    apart. ``bends``: whether many numbers lie at even distances, of which the lowest may matter most. The model sees
+    these in both ways, linear and logarithmic, and believes the one that explains the results.
     """
 
     def __init__(self, parameter: Parameter) -> None:
         self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
         self.choices: Sequence[object] = parameter.choices
         self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
+        linear = not (isinstance(self.choices, Interval) and self.choices.logarithmic)
+        self.bends = parameter.ordered and linear and len(self.choices) > _COARSE
         self._index: dict[object, int] | None = None
         if len(self.choices) <= _LONG and not isinstance(self.choices, Interval):
             if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
@@ -381,8 +400,23 @@ class _Axis:
         """Another choice at about this distance, as a part of the axis; of categories any."""
         if self.step > 1:
             return self.choices[random.randrange(len(self.choices))]
-        index = self.index({self.name: value}) + random.gauss(0.0, scale) / self.step
+        index, offset = float(self.index({self.name: value})), random.gauss(0.0, scale)
+        if self.bends and random.random() < 0.5:
+            index = self._straight(self.bent(index) + offset)
+        else:
+            index += offset / self.step
         return self.choices[min(max(0, round(index)), len(self.choices) - 1)]
+
+    def bent(self, index: float) -> float:
+        """The logarithmic coordinate of a choice, from 0 to 1."""
+        return math.log1p(index) / math.log1p(len(self.choices) - 1)
+
+    def _straight(self, bent: float) -> float:
+        return math.expm1(min(max(0.0, bent), 1.0) * math.log1p(len(self.choices) - 1))
+
+    def drawn(self, random: Random) -> object:
+        """A random choice, by its logarithmic coordinate."""
+        return self.choices[round(self._straight(random.random()))]
 
     def others(self, point: Point) -> list[object]:
         """The other choices; of very many, those one, two, four and so on steps away."""
