@@ -362,6 +362,17 @@ def test_agents_that_share_a_folder(project: Path) -> None:
     assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
 
 
+def test_another_agent_makes_spare_files_too(project: Path) -> None:
+    """What it has begun is left to it; what a killed one has left is not."""
+    Taken(project)
+    (folder,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    for name in ("begun.tmp", "left.tmp"):
+        (folder / name).write_text("x")
+    os.utime(folder / "left.tmp", (1, 1))
+    Taken(project, until=lambda _: len(spares(project)) == 2 and not (folder / "left.tmp").exists())
+    assert (folder / "begun.tmp").exists()
+
+
 def test_a_store_that_others_can_replace(project: Path) -> None:
     cache = project.parent / "cache"
     Taken(project)

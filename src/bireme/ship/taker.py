@@ -16,7 +16,7 @@ from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.cache import cache_folder
 from bireme.ship import manifest
 from bireme.ship.files import Draft
-from bireme.ship.messages import GRANT, PAUSE, Need, Shipped, Wrong, in_steps
+from bireme.ship.messages import GRANT, Need, Shipped, Wrong, in_steps
 from bireme.ship.trees import HeldTree, NewTree, Trees, take_lock
 
 TYPE_CHECKING = False
@@ -175,22 +175,8 @@ class TreeTaker:
             yield from trees.make_spares(new, new.missing)
         self._held, self._new = trees.finish(new, self._offer.job), None
         self._end()
-        self._loop.after(_CLEAN_AFTER, lambda: self._go_slowly(self._tidy(self._held)))
-
-    def _tidy(self, held: HeldTree | None) -> Iterator[None]:
-        """Make spare files for the next job, and remove old trees."""
-        trees = Trees(self._folder)
-        if held is not None:
-            yield from trees.make_spares(held)
-        yield from trees.clean()
-
-    def _go_slowly(self, steps: Iterator[None]) -> None:
-        """Do one step, and the next one later; what cannot be done is left."""
-        try:
-            next(steps)
-        except (StopIteration, OSError, BiremeError):
-            return
-        self._loop.after(PAUSE, lambda: self._go_slowly(steps))
+        tidy = _tidy(trees, self._held)
+        self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, tidy, most=0.0))  # ranks run
 
     # -- what the runner sends -------------------------------------------------------------------
 
@@ -299,6 +285,15 @@ class TreeTaker:
         """A plan as it is in the copy."""
         workers = tuple(worker.replace(argv=tuple(map(self._moved, worker.argv))) for worker in plan.workers)
         return plan.replace(cwd=os.getcwd(), workers=workers)
+
+
+def _tidy(trees: Trees, held: HeldTree) -> Iterator[None]:
+    """Make spare files for the next job, and remove old trees, as far as that can be done."""
+    try:
+        yield from trees.make_spares(held)
+        yield from trees.clean()
+    except (OSError, BiremeError):
+        pass
 
 
 def _spans(places: Iterable[int]) -> tuple[int, ...]:

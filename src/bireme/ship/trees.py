@@ -254,7 +254,7 @@ class Trees:
     def take(self, new: NewTree) -> Iterator[None]:
         """Get, in steps, what is here already: spare files, and copies of what the newest trees have."""
         try:
-            folder = self._open_spares(new.manifest)
+            folder = os.open(self._spares(new.manifest), files.FOLDER)
         except OSError:
             pass
         else:
@@ -302,11 +302,8 @@ class Trees:
     # -- spare files -----------------------------------------------------------------------------
 
     def _spares(self, made_from: Manifest) -> str:
-        """The name of the folder of spare files for trees of this name."""
-        return SPARE + hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]
-
-    def _open_spares(self, made_from: Manifest) -> int:
-        return os.open(f"{self.folder}/{self._spares(made_from)}", files.FOLDER)
+        """The path of the folder of spare files for trees of this name."""
+        return f"{self.folder}/{SPARE}{hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]}"
 
     def make_spares(self, made: HeldTree | NewTree, only: Collection[str] | None = None) -> Iterator[None]:
         """Copy, in steps, files of a tree of which there are no spare ones, as far as there is room; remove others.
@@ -315,34 +312,20 @@ class Trees:
             made: the tree. Nobody can have changed what is still in the making.
             only: the paths of files to copy; ``None``: all.
         """
-        own = self._spares(made.manifest)
+        path = self._spares(made.manifest)
         try:
-            yield from self._make_spares(made, only)
+            os.makedirs(path, 0o700, exist_ok=True)
+            folder, top = os.open(path, files.FOLDER), os.open(made.path, files.FOLDER)
+            try:
+                yield from _copy_spares(made, only, folder, top)
+            finally:
+                os.close(folder)
+                os.close(top)
             for name in self._newest(lambda name: name.startswith(SPARE))[NEWEST:]:
                 yield from files.remove(self.folder, name)
-        except OSError:  # others need the room
-            yield from files.remove(self.folder, own)
-
-    def _make_spares(self, made: HeldTree | NewTree, only: Collection[str] | None) -> Iterator[None]:
-        names, mark = _spare_names(made.manifest), _mark()
-        os.makedirs(f"{self.folder}/{self._spares(made.manifest)}", 0o700, exist_ok=True)
-        folder, top = self._open_spares(made.manifest), os.open(made.path, files.FOLDER)
-        try:
-            for name, entry in names.items():
-                yield
-                if not mark or (only is not None and entry.path not in only) or _is_spare(folder, name, entry, mark):
-                    continue
-                draft = os.urandom(6).hex() + TEMPORARY
-                wanted = entry.replace(content="") if isinstance(made, NewTree) else entry
-                if (yield from files.copy(top, entry.path, folder, draft, wanted)):
-                    os.utime(draft, ns=(mark, mark), dir_fd=folder)
-                    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-            for name in {*os.listdir(folder)} - {*names}:
-                os.unlink(name, dir_fd=folder)
-                yield
-        finally:
-            os.close(folder)
-            os.close(top)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # others need the room
+                yield from files.remove(*os.path.split(path))
 
     # -- cleaning --------------------------------------------------------------------------------
 
@@ -365,7 +348,7 @@ class Trees:
     def _remove_temporary(self, name: str) -> Iterator[None]:
         lock, path = self._locked(name, fcntl.LOCK_EX), f"{self.folder}/{name}"
         try:
-            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or os.stat(path).st_mtime > time.time() - _ABANDONED):
+            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or not _is_abandoned(os.stat(path))):
                 return
             if os.path.isdir(path):
                 yield from files.remove(self.folder, name)
@@ -409,6 +392,27 @@ def _spare_names(made_from: Manifest) -> dict[str, Entry]:
             names[hashlib.sha256(name.encode()).hexdigest()] = entry
             count[content] += 1
     return names
+
+
+def _copy_spares(made: HeldTree | NewTree, only: Collection[str] | None, folder: int, top: int) -> Iterator[None]:
+    names, mark = _spare_names(made.manifest), _mark()
+    for name, entry in names.items():
+        yield
+        if not mark or (only is not None and entry.path not in only) or _is_spare(folder, name, entry, mark):
+            continue
+        draft = os.urandom(6).hex() + TEMPORARY
+        wanted = entry.replace(content="") if isinstance(made, NewTree) else entry
+        if (yield from files.copy(top, entry.path, folder, draft, wanted)):
+            os.utime(draft, ns=(mark, mark), dir_fd=folder)
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    for name in {*os.listdir(folder)} - {*names}:
+        yield
+        if not name.endswith(TEMPORARY) or _is_abandoned(os.stat(name, dir_fd=folder)):  # else it is another agent's
+            os.unlink(name, dir_fd=folder)
+
+
+def _is_abandoned(there: os.stat_result) -> bool:
+    return there.st_mtime < time.time() - _ABANDONED
 
 
 def _is_spare(folder: int, name: str, entry: Entry, mark: int) -> bool:
