@@ -201,7 +201,7 @@ MUTATIONS = (
     ),
     Mutation(
         "too-few-begin",
-        _rewrite("bireme.launch.elastic:Epoch.unfit", ">= self._spec.min_nodes", ">= 1"),
+        _rewrite("bireme.launch.elastic:ElasticJob.unfit", ">= self._spec.min_nodes", ">= 1"),
         seed=551,
         elastic=True,
     ),

@@ -98,10 +98,14 @@ class OutputCredit:
 
 
 class WholeJob:
-    """Which nodes take part in a job that runs on all of them. An epoch of an elastic job decides otherwise."""
+    """Which nodes take part in a job that runs on all of them. An elastic job decides otherwise for its epochs."""
 
-    def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool] = lambda _: True) -> None:
-        self._spec, self.is_last = spec, is_last
+    def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> None:
+        self._spec, self._is_last = spec, is_last
+
+    def is_last(self, outcome: Outcome) -> bool:
+        """Whether the job ends with this outcome, and is not started again."""
+        return self._is_last(outcome)
 
     def attach(self, session: Session) -> None:
         """The session runs."""

@@ -33,75 +33,15 @@ from bireme.runner.signals import DeferredSignals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
+    from collections.abc import Callable, Mapping
 
     from bireme.cluster.agent_handle import AgentHandle
-    from bireme.cluster.cluster_job import ClusterJob
     from bireme.cluster.connections import NodeConnections
+    from bireme.job import JobSpec
     from bireme.node.machine import Machine
     from bireme.planning.start import StartPlan
-    from bireme.process.pid_file import PidFile
-    from bireme.result.outcome import Outcome
     from bireme.runner.session import Session
-
-    class EpochObserver(Protocol):
-        """Follows an epoch: keeps the roster of its nodes, and may end it."""
-
-        def attach(self, session: Session) -> None:
-            """The epoch's session runs."""
-
-        def left_out(self, name: str, why: str) -> None:
-            """A node cannot take part, for this reason."""
-
-        def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
-            """The ranks are being started on these nodes, in rank order."""
-
-        def is_last(self, outcome: Outcome) -> bool:
-            """Whether no epoch follows after this outcome."""
-
-        def took_part(self) -> tuple[str, ...]:
-            """The nodes of all epochs."""
-
-    from collections.abc import Mapping
-
-    from bireme.job import JobSpec
     from bireme.ship.source import SourceTree
-
-
-class Epoch(WholeJob):
-    """Which nodes take part in an epoch: it can begin without some of its nodes, and its end need not end the job.
-
-    Args:
-        number: of the epoch, counted from 0.
-    """
-
-    def __init__(self, spec: JobSpec, number: int, observer: EpochObserver) -> None:
-        super().__init__(spec, observer.is_last)
-        self._number, self._observer = number, observer
-        self._begins = False
-        self.attach, self.begun = observer.attach, observer.begun  # type: ignore[method-assign]
-        self.took_part = observer.took_part  # type: ignore[method-assign]
-
-    def unfit(self, nodes: NodeConnections) -> list[AgentHandle]:
-        """Begin without the unfit nodes; return those that prevent the epoch from beginning.
-
-        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
-        that came back too early.
-        """
-        if not self._begins:
-            nodes.answers.judge_by_filters()
-        bad = nodes.answers.unfit()
-        mistakes = [member for member in bad if member.has_answered and not member.hint]
-        if self._number == 0 and mistakes:
-            return mistakes
-        for member in bad:
-            nodes.leave_out(member)
-            why = (member.problems or [member.hint or "it did not answer"])[-1]
-            self._observer.left_out(member.name, " ".join(why.split()))
-        nodes.loss.admitted = len(nodes.members) >= self._spec.min_nodes
-        self._begins = self._begins or nodes.loss.admitted
-        return [] if nodes.loss.admitted else bad
 
 
 class IdleCrew(Crew):
@@ -169,7 +109,7 @@ def run(
         job.close()
 
 
-class ElasticJob:
+class ElasticJob(WholeJob):
     """The state that lasts from epoch to epoch; observes each epoch."""
 
     def __init__(
@@ -220,7 +160,7 @@ class ElasticJob:
         self._over = base.load(self._launcher).OVER
         self._deferred = DeferredSignals()
         self._begin = self._machine.now()
-        self._has_begun = False
+        self._has_begun = self._admits = False
         self._waiting_since: float | None = None
         self._epoch = 0
         self._fruitless = 0
@@ -277,7 +217,7 @@ class ElasticJob:
 
     def _one_epoch(self, pid_file: PidFile) -> Outcome:
         number, self._epoch = self._epoch, self._epoch + 1
-        self._has_begun = False
+        self._has_begun = self._admits = False
         self._invited = self._roster.invited()
         pool = self._pool.replace(entries=tuple(entry for entry in self._pool.entries if entry.name in self._invited))
         spec = node_selection.narrowed(self._spec, self._invited).replace(
@@ -299,7 +239,7 @@ class ElasticJob:
             return session.run(
                 spec,
                 (*changed, *job.notes(exported)),
-                lambda running: ClusterCrew(running, job, pid_file, self._machine, Epoch(spec, number, self)),
+                lambda running: ClusterCrew(running, job, pid_file, self._machine, self),
                 self._machine.loop,
             )
         except (BadInputError, UnfitError, OSError) as error:
@@ -388,7 +328,27 @@ class ElasticJob:
         self._running = None
         self._monitor.detach()
 
-    def left_out(self, name: str, why: str) -> None:
+    def unfit(self, nodes: NodeConnections) -> list[AgentHandle]:
+        """Begin without the unfit nodes; return those that prevent the epoch from beginning.
+
+        In the first epoch, a node that answers and is unfit is a mistake that the user has to fix. Later, it is a node
+        that came back too early.
+        """
+        if not self._admits:
+            nodes.answers.judge_by_filters()
+        bad = nodes.answers.unfit()
+        mistakes = [member for member in bad if member.has_answered and not member.hint]
+        if self._epoch == 1 and mistakes:
+            return mistakes
+        for member in bad:
+            nodes.leave_out(member)
+            why = (member.problems or [member.hint or "it did not answer"])[-1]
+            self._leave_out(member.name, " ".join(why.split()))
+        nodes.loss.admitted = len(nodes.members) >= self._spec.min_nodes
+        self._admits = self._admits or nodes.loss.admitted
+        return [] if nodes.loss.admitted else bad
+
+    def _leave_out(self, name: str, why: str) -> None:
         """Enter in the roster that a node cannot take part."""
         self._say("warning", f"{name} is left out: {why}")
         self._roster.lose((name,), why, self._machine.now())
