@@ -36,10 +36,6 @@ class PeerClock:
         The error of a measurement is at most half the round trip. Two measurements that contradict each other by more
         mean that a clock has stepped (a virtual machine was moved or resumed) or that the clocks have drifted apart
         over days. Then the earlier measurement is discarded.
-
-        Args:
-            asked: when the question was sent, on our clock.
-            answered: when the answer arrived, on our clock.
         """
         trip, offset = answered - asked, theirs - (asked + answered) / 2
         if trip < self._trip or abs(offset - self.offset) > (trip + self._trip) / 2 + _DOUBT:

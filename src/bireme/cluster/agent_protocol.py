@@ -93,11 +93,7 @@ _MOST_WORDS = 1 << 20
 
 
 class AgentProtocol:
-    """The state of one agent, and which of its ranks and streams are open.
-
-    Attributes:
-        pipes: how many its ranks write to, from their start on.
-    """
+    """The state of one agent, and which of its ranks and streams are open."""
 
     def __init__(self) -> None:
         self.state: State = "waiting"

@@ -355,7 +355,6 @@ def node_plans(
 
     Args:
         members: the agents in the order of their ranks; the first holds the rendezvous port.
-        master_addr: the address at which the others reach the first.
 
     Returns:
         The plan, and the plan of each node that has slots, by its name in the pool.

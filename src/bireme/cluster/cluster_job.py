@@ -31,7 +31,6 @@ class ClusterJob(Value):
     """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
-        exports: the environment variables that are sent to other nodes.
         accelerator: the kind of device that every node must have; "": any.
         log_dir: where the ranks' log files are written; None: nowhere.
         tree: the files that are sent to the nodes (``--ship``); None: they have them.
@@ -85,7 +84,6 @@ class AgentLaunch(Value):
     """How the agents are started.
 
     Attributes:
-        one_by_one: whether each node has a launcher process of its own.
         listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
         allocation: our name for the allocation that the launcher makes; "": it makes none.
     """
@@ -103,7 +101,6 @@ class LauncherCommands(Value):
     """The launcher's command lines, made on demand.
 
     Attributes:
-        number: how many there are.
         part: makes those from a first index up to, but without, a second.
     """
 
@@ -147,7 +144,6 @@ def prepare(
 
     Args:
         tree: the files to send to the nodes, if they are known already.
-        log_dir: the folder for the ranks' log files, which is made; ``None``: none.
         connect_timeout: seconds that a node may take to accept a connection.
     """
     tree = tree or ClusterJob.find_tree(spec, environ)

@@ -62,11 +62,7 @@ _LAUNCHER_WAIT = 5.0
 
 
 class NodeConnections:
-    """The agents of nodes, from their start to their release.
-
-    Attributes:
-        agents: one for each node, in the pool's order.
-    """
+    """The agents of nodes, from their start to their release."""
 
     def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine, owner: Owner) -> None:
         self._session, self._job, self._owner = session, job, owner

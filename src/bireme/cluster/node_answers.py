@@ -171,11 +171,7 @@ class NodeAnswers:
         return [member for member in failed if member.problems] or failed
 
     def why(self, member: AgentHandle, index: int, code: int) -> list[str]:
-        """What the launcher process printed about a node that did not answer.
-
-        Args:
-            code: its exit code, reported if it printed nothing.
-        """
+        """What the launcher process printed about a node that did not answer."""
         import re
 
         backend = self._cluster_job.launch.backend

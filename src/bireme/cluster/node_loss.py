@@ -194,12 +194,7 @@ def unreachable(lost: Sequence[AgentHandle], port: int) -> tuple[str, ...]:
 
 
 class Heartbeat:
-    """Pings the agents. Time during which this process was busy or suspended does not count against them.
-
-    Args:
-        seconds: without a sign of life after which an agent is lost.
-        on_lost: called with an agent that is lost, the reason, and when it was heard last.
-    """
+    """Pings the agents. Time during which this process was busy or suspended does not count against them."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class Nodes(Value):
         """Apply the job's filters to the nodes that have answered; where all slots are declared, `select` did."""
         if None not in self.slots.values():
             return known
-        return resolve(narrowed(spec, known), known, may_be_empty=True) if spec.elastic else resolve(spec, known)
+        return active_slots(narrowed(spec, known) if spec.elastic else spec, known, may_be_empty=spec.elastic)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool | None:
@@ -101,7 +101,7 @@ def select(spec: JobSpec, pool: DeclaredPool) -> Nodes:
     numbered = {number: tuple(map(str, range(number))) for number in {entry.slots or 0 for entry in pool.entries}}
     slots = {entry.name: None if entry.slots is None else numbered[entry.slots] for entry in pool.entries}
     if None not in slots.values():
-        active = resolve(spec, {name: known for name, known in slots.items() if known is not None})
+        active = active_slots(spec, {name: known for name, known in slots.items() if known is not None})
         return Nodes(pool, tuple(entry for entry in pool.entries if entry.name in active), dict(active))
     wanted = _by_name(spec, slots)
     entries = tuple(entry for entry in pool.entries if entry.name in wanted)
@@ -129,7 +129,7 @@ def _refiltered(spec: JobSpec, change: Callable[[NodeFilter], NodeFilter | None]
     return spec.replace(include=changed(spec.include, "--include"), exclude=changed(spec.exclude, "--exclude"))
 
 
-def resolve(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
+def active_slots(spec: JobSpec, pool: Pool, *, may_be_empty: bool = False) -> Pool:
     """The active resources: what filters and limits leave of a pool whose slots are known."""
     left = _without_avoided(filters.apply_filters(pool, spec.include, spec.exclude, may_be_empty=may_be_empty), spec)
     return filters.take(left, spec.num_nodes, spec.num_gpus)

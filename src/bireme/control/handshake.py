@@ -67,7 +67,6 @@ class Agent:
     """The agent's side.
 
     Args:
-        who: what this agent says about itself.
         context: for TLS; ``None``: this Python has none.
     """
 

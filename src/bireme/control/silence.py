@@ -15,11 +15,7 @@ one is forgiven; for an agent that adds to the time since the last ping, so it c
 
 
 class Silence:
-    """Measures how long the peer has been silent. All times are seconds of one clock.
-
-    Attributes:
-        since: when the peer was heard last.
-    """
+    """Measures how long the peer has been silent. All times are seconds of one clock."""
 
     def __init__(self, now: float) -> None:
         self.since = now

@@ -53,11 +53,7 @@ class ControlSocket:
         self._clients: dict[int, socket.socket] = {}
 
     def listen(self, loop: Loop, on_request: Callable[[dict[str, Any]], dict[str, object]]) -> None:
-        """Answer requests while this loop runs.
-
-        Args:
-            on_request: called with a request; returns the answer, with ``said`` or ``error``.
-        """
+        """Answer requests while this loop runs."""
         if not self.is_open:
             return
         loop.watch(self._socket.fileno(), lambda: self._accept(loop, on_request))
@@ -103,9 +99,6 @@ class ControlSocket:
 
 def ask(pid: int, **request: object) -> dict[str, Any]:
     """Send a request to the runner with this pid.
-
-    Returns:
-        The answer, with ``said`` or ``error``.
 
     Raises:
         ConnectionRefusedError: this user has no elastic job with this pid; root may ask the jobs of others.

@@ -103,11 +103,7 @@ class MembershipMonitor:
         self._complaints: set[str] = set()
 
     def attach(self, session: Session, *, runs: bool) -> None:
-        """Attach to a session that has begun.
-
-        Args:
-            runs: whether ranks run in it; if not, it waits for nodes.
-        """
+        """Attach to a session that has begun."""
         self._session, self._runs = session, runs
         self._control_socket.listen(session.loop, self._asked)
         self.plan_look()

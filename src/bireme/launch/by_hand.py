@@ -55,11 +55,7 @@ def as_for_torchrun(spec: JobSpec, environ: Mapping[str, str]) -> tuple[JobSpec,
 
 
 def run(spec: JobSpec, environ: Mapping[str, str], world: Pool, node_rank: int, main_pid: int | None) -> Outcome:
-    """Run one node's part of a job and wait for its end.
-
-    Args:
-        main_pid: the pid in the name of the pid file, with ``save_pid``.
-    """
+    """Run one node's part of a job and wait for its end."""
     _check_number(world, node_rank)
 
     def begin() -> Outcome:

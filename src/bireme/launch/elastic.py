@@ -45,11 +45,7 @@ if TYPE_CHECKING:
 
 
 class IdleCrew(Crew):
-    """A crew without ranks: keeps an elastic job's session alive while too few nodes are available.
-
-    Args:
-        gave_up: what to report after that time, before the note.
-    """
+    """A crew without ranks: keeps an elastic job's session alive while too few nodes are available."""
 
     def __init__(
         self,

@@ -46,11 +46,7 @@ class ThisMachine(_Place):
 
 
 class ByHand(_Place):
-    """Only this node's part of the job runs: the command is typed on each node, with ``--no_ssh`` or as for torchrun.
-
-    Attributes:
-        spec: the job as this node carries it out.
-    """
+    """Only this node's part of the job runs: the command is typed on each node (``--no_ssh``, or as for torchrun)."""
 
     spec: JobSpec
     world: Pool

@@ -8,9 +8,6 @@ class RestartBudget:
 
     Args:
         window: seconds without a failure after which those used so far are forgiven.
-
-    Attributes:
-        used: restarts used since they were last forgiven.
     """
 
     def __init__(self, most: int, window: float) -> None:

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 
 class Examination(Value):
-    """What was found.
-
-    Attributes:
-        facts: as far as they are known.
-        problems: none if the node is fit.
-        environ: what the ranks inherit, after ``--venv_script``.
-    """
+    """What was found."""
 
     facts: NodeFacts
     problems: tuple[BiremeError, ...]

@@ -52,11 +52,7 @@ class Machine:
         return rendezvous_port.PortListener(lease)
 
     def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
-        """Find the addresses to which a TCP connection succeeds.
-
-        Args:
-            seconds: time limit for all connections together.
-        """
+        """Find the addresses to which a TCP connection succeeds."""
         from bireme.resources import reach
 
         return reach.reachable(addresses, port, seconds=seconds)

@@ -50,7 +50,6 @@ class NodePart:
 
     Args:
         accelerator: the kind of device that the plan's slots are.
-        grace: seconds between the stop signal and SIGKILL.
         rest: seconds after which an unfinished line counts as resting.
         log_dir: the directory for the ranks' log files; ``None``: none are written.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.

@@ -45,7 +45,6 @@ class Pipes:
     """All pipes of a node's ranks.
 
     Args:
-        on_chunk: called with (rank, 1 or 2, bytes) for everything that is read.
         on_rest: called with (rank, 1 or 2) when a line is unfinished and nothing has followed for ``rest`` seconds in
             which the pipe was read.
         rest: seconds after which an unfinished line counts as resting.
@@ -173,9 +172,6 @@ class Pipes:
 
 def open_terminal(size: os.terminal_size) -> tuple[int, int]:
     """Open a pseudo-terminal of this size, for a rank's stream where our own is a terminal.
-
-    Returns:
-        The descriptor to read from, and the one for the rank to write to.
 
     Raises:
         OSError: there are no more pseudo-terminals, or no more files may be opened.

@@ -70,11 +70,7 @@ class ProcessTree:
         )
 
     def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
-        """Kill what guardian and watcher left. The workers died with them, and what the workers left is our child now.
-
-        Args:
-            gone: the guardian's handle, which is closed.
-        """
+        """Kill what guardian and watcher left; the workers died with them, and what these left is our child now."""
         gone.close()
         gone.wait()
         group = cgroup.named_by(gone.pid)

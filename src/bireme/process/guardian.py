@@ -71,13 +71,7 @@ class Ends:
 
 
 class Handle:
-    """The agent's side of a guardian.
-
-    Args:
-        pid: the agent's child: the watcher, or the guardian if there is no watcher.
-        commands: the pipe to write commands to.
-        events: the pipe to read events from.
-    """
+    """The agent's side of a guardian."""
 
     def __init__(self, pid: int, commands: int, events: int) -> None:
         self.pid, self.commands, self.events = pid, commands, events
@@ -131,7 +125,6 @@ def start(
     """Fork the watcher, which forks the guardian, which forks the workers.
 
     Args:
-        workers: what to start, by index.
         keep: descriptors to hold as long as any process lives (the port's lock).
         at_start: called in the guardian before it forks. What it creates, ``at_loss`` must be able to remove.
         at_loss: called after the processes were killed, in the guardian if the agent was lost, else in the watcher.

@@ -174,9 +174,6 @@ def kill_below(spare: Collection[int], seconds: float) -> list[int]:
     """Kill and reap everything below this process, which must be a subreaper.
 
     Orphans become children of this process, so nothing below it is left once ``waitpid`` finds no child.
-
-    Returns:
-        The pids that did not die in time.
     """
     deadline = time.monotonic() + seconds
     pause = 0.001

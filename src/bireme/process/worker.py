@@ -58,7 +58,6 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
 
     Args:
         death: the signal that the program gets when the guardian dies.
-        was: what to restore as the command found it.
         mask: the signals to block in the program.
     """
     code = 126

@@ -44,9 +44,6 @@ def run(
     """Start the crew that ``make_crew`` returns, and return the outcome when nothing is left of it.
 
     Installs signal handlers, and restores the previous ones at the end.
-
-    Args:
-        notes: (level, text) of messages to show first.
     """
     if not in_main_thread():
         raise BadInputError("a job can run only in the main thread: it handles the signals of the process")

@@ -28,7 +28,6 @@ class JobSignals:
     """Reacts to the signals that this process gets while a job runs.
 
     Attributes:
-        received: the first stop signal; 0: none.
         unread: whether output was left unwritten because nobody read it.
     """
 
@@ -115,9 +114,6 @@ class DeferredSignals:
     """A context manager that keeps the first stop signal instead of letting it end the process.
 
     A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
-
-    Attributes:
-        signum: the signal that was kept; 0: none.
     """
 
     def __init__(self) -> None:
