@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 MOST = 10
 ALWAYS = ("tests/test_layers.py", "tests/test_keywords.py", "tests/test_docs.py")
 """The structure and the documentation: what holds for every module."""
-FOLDERS = {"planning": "plan", "options": "cli"}
+FOLDERS = {"planning": "plan", "options": "cli", "node": "process", "runner": "run", "agent": "control"}
 """Packages whose tests are in a folder of another name."""
 WHOLE = {
     "backends": ("backends/test_commands.py", "backends/test_launcher_contract.py"),

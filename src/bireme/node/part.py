@@ -17,32 +17,12 @@ from bireme.planning.environment import JOB_NAME
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Protocol
 
     from bireme.logs.output import JobOutput
     from bireme.loop import Loop
     from bireme.node.pipes import InputPipes
-    from bireme.node.processes import Observer as ProcessObserver
-    from bireme.node.processes import ProcessTree
+    from bireme.node.processes import Observer, ProcessTree
     from bireme.planning.start import NodePlan
-
-    class Observer(ProcessObserver, Protocol):
-        """Is told what happens to a node's part. Ranks have two streams: 1 is stdout, 2 is stderr."""
-
-        def chunk(self, rank: int, number: int, data: bytes) -> None:
-            """A rank has written this."""
-
-        def rested(self, rank: int, number: int) -> None:
-            """A rank has paused in an unfinished line."""
-
-        def eof(self, rank: int, number: int) -> None:
-            """A rank's stream has ended."""
-
-        def complain(self, text: str) -> None:
-            """Something of the job's files went wrong, such as that a log cannot be written."""
-
-        def over(self) -> None:
-            """No process is left, and all pipes have ended."""
 
 
 class NodePart:

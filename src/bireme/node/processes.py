@@ -16,16 +16,15 @@ from bireme.result.outcome import RankEnd, exit_code
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from bireme.loop import Loop, Timer
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
-    from bireme.process.worker import WorkerStart
 
     class Observer(Protocol):
-        """Is told what happens to a node's processes. Times are seconds of this machine's monotonic clock."""
+        """Is told what happens to a node's part. Times are monotonic seconds; stream 1 is stdout, 2 is stderr."""
 
         def up(self, rank: int, pid: int, when: float) -> None:
             """A rank was started."""
@@ -33,14 +32,29 @@ if TYPE_CHECKING:
         def down(self, end: RankEnd, when: float) -> None:
             """A rank has ended."""
 
+        def chunk(self, rank: int, number: int, data: bytes) -> None:
+            """A rank has written this to a stream."""
+
+        def rested(self, rank: int, number: int) -> None:
+            """A rank has paused in an unfinished line."""
+
+        def eof(self, rank: int, number: int) -> None:
+            """A rank's stream has ended."""
+
         def guardian_lost(self, pid: int) -> None:
             """The guardian or the watcher was killed."""
 
         def unfit(self, reason: str) -> None:
             """A rank could not be started."""
 
+        def complain(self, text: str) -> None:
+            """Something is wrong with a file, such as a log that cannot be written."""
+
         def gone(self) -> None:
             """No process is left."""
+
+        def over(self) -> None:
+            """No process is left, and all pipes have ended."""
 
 
 class ProcessTree:
@@ -51,23 +65,12 @@ class ProcessTree:
         self._spare: frozenset[int] = frozenset()
         self._was_subreaper = kernel.is_subreaper()
 
-    def start(
-        self,
-        workers: Sequence[WorkerStart],
-        *,
-        keep: Sequence[int],
-        at_start: Callable[[], object],
-        at_loss: Callable[[], object],
-        files_limit: tuple[int, int] | None,
-        farewell: float = 0.0,
-    ) -> Handle:
+    def start(self, workers: Sequence[WorkerStart], **options: Any) -> Handle:
         """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`."""
         self._spare = frozenset(kernel.children())  # children of the program that embeds us
         self._was_subreaper = kernel.is_subreaper()
         kernel.become_subreaper()
-        return guardian.start(
-            workers, keep=keep, at_start=at_start, at_loss=at_loss, files_limit=files_limit, farewell=farewell
-        )
+        return guardian.start(workers, **options)
 
     def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
         """Kill what guardian and watcher left; the workers died with them, and what these left is our child now."""

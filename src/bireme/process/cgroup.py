@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
@@ -59,28 +63,26 @@ def group_of(outer: str, pid: int) -> str:
 def leave(inner: str) -> None:
     """In the guardian: leave the group, so that it can be killed or removed."""
     if inner:
-        try:
-            _write(f"{os.path.dirname(inner)}/cgroup.procs", "0")
-        except OSError:
-            pass
+        _try(_write, f"{os.path.dirname(inner)}/cgroup.procs", "0")
 
 
 def kill(inner: str) -> None:
     """Send SIGKILL to every process in the group at once."""
     if inner:
-        try:
-            _write(f"{inner}/cgroup.kill", "1")
-        except OSError:
-            pass
+        _try(_write, f"{inner}/cgroup.kill", "1")
 
 
 def remove(inner: str) -> None:
     """Remove the job's group, which must be empty."""
     if inner:
-        try:
-            os.rmdir(inner)
-        except OSError:
-            pass
+        _try(os.rmdir, inner)
+
+
+def _try(call: Callable[..., object], *arguments: str) -> None:
+    try:
+        call(*arguments)
+    except OSError:
+        pass
 
 
 def _write(path: str, text: str) -> None:
