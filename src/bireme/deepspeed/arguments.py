@@ -61,11 +61,7 @@ _WITHOUT_LOCAL_RANK = (OPENMPI_LAUNCHER, MPICH_LAUNCHER, IMPI_LAUNCHER, MVAPICH_
 
 
 def parse_as_deepspeed(command: Command, words: Sequence[str]) -> Parsed:
-    """Parse a command line of ``deepspeed.launcher.runner`` or ``deepspeed.launcher.launch``.
-
-    Raises:
-        BadInputError: the command line is invalid.
-    """
+    """Parse a command line of ``deepspeed.launcher.runner`` or ``deepspeed.launcher.launch``."""
     groups = select(command)
     table = {name: option for group in groups.values() for option in group for name in option.names}
     own = [f"--{name}" for name in _OWN[command] if f"--{name}" in table]
