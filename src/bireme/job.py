@@ -20,7 +20,7 @@ CHOICES = {
 """The values of these types at run time, for `bireme.validate`."""
 
 LAUNCHERS = ("ssh", "pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "exec", "kubectl", "docker", "podman")
-"""The values of ``launcher`` besides ``auto``: each is a module of `bireme.backends`."""
+"""The values of ``launcher`` besides ``auto``: each is a backend in `bireme.backends`."""
 
 CONTAINERS = ("kubectl", "docker", "podman")
 """Launchers whose hosts are containers, with files of their own."""

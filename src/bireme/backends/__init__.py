@@ -1,1 +1,1 @@
-"""The launchers of ``--launcher``, one module for each; a module is loaded only when it is used."""
+"""The launchers of ``--launcher``; a module is loaded only when its launcher is used."""

@@ -206,7 +206,8 @@ def load(name: str) -> Backend:
     if name not in LAUNCHERS:
         known = ", ".join(LAUNCHERS)
         raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
-    backend: Backend = importlib.import_module(f"bireme.backends.{name}").BACKEND
+    module, attribute = ("docker", "PODMAN") if name == "podman" else (name, "BACKEND")
+    backend: Backend = getattr(importlib.import_module(f"bireme.backends.{module}"), attribute)
     return backend
 
 

@@ -1,4 +1,4 @@
-"""``docker exec``: one session per container; containers are hosts by their names."""
+"""``docker exec`` and ``podman exec``: one session per container; containers are hosts by their names."""
 
 from __future__ import annotations
 
@@ -22,4 +22,11 @@ class Docker(SessionBackend):
         return (plan.program or self.NAME, "exec", "-i", *user, *plan.extra, host.name, *plan.agent)
 
 
-BACKEND = Docker()
+class Podman(Docker):
+    """podman, which has docker's command line."""
+
+    NAME = "podman"
+    PROGRAMS = ("podman",)
+
+
+BACKEND, PODMAN = Docker(), Podman()
