@@ -21,6 +21,7 @@ LAYERS = (
     {"bireme.api"},
     {"bireme.tune"},
     {"bireme.tune.program", "bireme.tune.deepspeed"},
+    {"bireme.tune.launcher"},
     {"bireme.tune.report"},
     {"bireme.tune.execution"},
     {"bireme.tune.store"},

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
-    from bireme.tune.program.tuning import ProgramResult, Request
+    from bireme.tune.launcher import Result
+    from bireme.tune.program.tuning import ProgramStudy
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
@@ -59,7 +60,7 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     Args:
         argv: the same, as it was typed.
     """
-    from bireme.tune.program.tuning import tune
+    from bireme.tune.launcher import tune
     from bireme.tune.progress import any_text, callback
 
     if parsed.options["init"]:
@@ -72,15 +73,15 @@ def carry_out(parsed: Parsed, argv: list[str]) -> int:
     try:
         conflicts.refuse(conflicts.of_options(parsed.options), TYPED)
         parsed = in_active_environment(parsed, os.environ)
-        request = make_request(parsed, os.environ, file.declaration if file else None)
+        study = make_study(parsed, os.environ, file.declaration if file else None)
     except BadInputError as error:
         raise (file.located(error, argv) if file else error) from None
     with any_text(sys.stdout):
-        result = tune(request, lambda study: callback(study, quiet=parsed.options["quiet"]))
+        result = tune(study, lambda living: callback(living, quiet=parsed.options["quiet"]))
         gone = shown_to_the_end(lambda: _show(result))
     if signum := result.conclusion.signum or gone:
         return 128 + signum
-    return OK if result.best else NOTHING_WORKS
+    return OK if result.job.command else NOTHING_WORKS
 
 
 def _init() -> int:
@@ -140,7 +141,7 @@ def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
     return parsed.replace(options=options), study
 
 
-def _show(result: ProgramResult) -> None:
+def _show(result: Result) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words
@@ -149,19 +150,21 @@ def _show(result: ProgramResult) -> None:
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the study")
-    if result.best:
-        masked = masked_words(result.best)  # --export may be secret, but not what was found
-        shown = [word if word in result.exports else mask for word, mask in zip(result.best, masked, strict=True)]
+    command = result.job.command
+    if command:
+        # An export may be secret, but not what was found.
+        pairs = zip(command, masked_words(command), strict=True)
+        shown = [word if word in result.job.exports else mask for word, mask in pairs]
         print(f"  the real job:  {printable(shlex.join(shown))}")
-        if shown != list(result.best):
-            print(f"  with the values hidden here: {result.files.path(BEST_COMMAND)}")
+        if shown != list(command):
+            print(f"  with the values hidden here: {os.path.join(result.folder, BEST_COMMAND)}")
     if result.answer.best is not None:
-        print(f"  a page about it:  bireme tune report {shlex.quote(os.path.relpath(result.files.results_dir))}")
+        print(f"  a page about it:  bireme tune report {shlex.quote(os.path.relpath(result.folder))}")
     sys.stdout.flush()
 
 
-def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declaration | None = None) -> Request:
-    """Make the request to the tuner from a parsed command line.
+def make_study(parsed: Parsed, environ: Mapping[str, str], declaration: Declaration | None = None) -> ProgramStudy:
+    """The study that a parsed command line describes.
 
     Args:
         declaration: what varies; None: what the command line declares.
@@ -170,7 +173,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
         BadInputError: the study is described wrongly; nothing has been started.
     """
     from bireme.tune.define.spec import StudySpec
-    from bireme.tune.program.tuning import Request
+    from bireme.tune.program.tuning import ProgramStudy
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
@@ -182,15 +185,11 @@ def make_request(parsed: Parsed, environ: Mapping[str, str], declaration: Declar
         parsed = parsed.replace(options={**options, "no_python": True})
     setting = make_setting(parsed, spec, environ)
     real = ("bireme", "run", *real_words(parsed, setting))
-    return Request(
-        study=study,
-        setting=setting,
-        real=lambda exports: (
-            *real,
-            *(word for export in exports for word in ("--export", export)),
-            spec.program.target,
-        ),
-    )
+
+    def command(exports: tuple[str, ...]) -> tuple[str, ...]:
+        return (*real, *(word for export in exports for word in ("--export", export)), spec.program.target)
+
+    return ProgramStudy(study, setting, command)
 
 
 def _direct(parsed: Parsed) -> Parsed:

@@ -37,6 +37,12 @@ class Setting(Value):
     order: Order = "fifo"
     ships: bool = False
 
+    @property
+    def side_by_side(self) -> int:
+        """How many trials run at the same time."""
+        slots = self.launch.pool.slots.values()
+        return max(1, sum(len(ids) // self.shape.slots for ids in slots) // self.shape.nodes)
+
 
 T = TypeVar("T", bound=Trial)
 

@@ -27,7 +27,7 @@ from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, wri
 from bireme.tune.store.records import JOURNAL
 from bireme.value import Value
 
-LOCK, BEST_COMMAND = "trials.lock", "cmd_best.txt"
+BEST_COMMAND = "cmd_best.txt"
 OUTCOME = "outcome.json"
 FETCHED = "fetched"
 DEFAULT = "tuning"
@@ -76,10 +76,6 @@ class ProgramFiles(Value):
             drafts.remove(self.trial(name, file))
         self._write_copies(self.trial(name), files, sync=False)
         write_text(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE, sync=False)
-
-    def write_summary(self, text: str) -> None:
-        """Write ``summary.txt``."""
-        write_text(self.path(SUMMARY), text, mode=PRIVATE)
 
     def write_best(self, command: Sequence[str], files: Mapping[str, str]) -> None:
         """Write the command of the real job, and the files that it needs."""

@@ -13,6 +13,8 @@ from types import TracebackType
 
 from bireme.errors import BadInputError
 
+LOCK = "trials.lock"
+
 
 class ExperimentsLock:
     """The lock of a results folder, released when it is closed here and in all guardians.

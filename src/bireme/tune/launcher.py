@@ -1,0 +1,152 @@
+"""Runs a whole study, whatever is tuned: resumes or begins it in its folder, and writes what it has found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bireme.errors import BadInputError
+from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
+from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.report.text import summary
+from bireme.tune.report.view import StudyView, view
+from bireme.tune.store.folder import PRIVATE, SUMMARY, hide, write_text
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import LOCK, ExperimentsLock
+from bireme.tune.store.records import JOURNAL, StudyRecords
+from bireme.tune.study.study import Study
+from bireme.tune.study.trial import Answer
+from bireme.value import Value
+
+
+class RealJob(Value):
+    """The command of the real job; ``exports``: the words in it that set environment variables to what was found."""
+
+    command: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+
+
+class Adapter(Protocol):
+    """A study of one kind, as far as kinds differ.
+
+    Attributes:
+        setting: how its trials are run.
+        folders: where it is kept, the folder of the results first.
+        study, trials: what proposes and what runs the trials, once it has begun.
+        bounds: what may differ from one start to the next.
+    """
+
+    setting: Setting
+    folders: tuple[str, ...]
+    bounds: Mapping[str, object]
+    study: Study
+    trials: TrialRuns[Any]
+
+    @property
+    def left_out(self) -> Mapping[str, object]:
+        """Facts for the journal about what was not tried or could not be run."""
+
+    def prepare(self) -> None:
+        """Create the folders."""
+
+    def resume(self, journal: Journal) -> tuple[StudyRecords, Sequence[str]]:
+        """Resume the study of the journal, or begin one; returns what is known of it, and what the user is told."""
+
+    def begin(self, known: StudyRecords) -> Sequence[str]:
+        """Make the study and its trials of what is known; returns what the user is told."""
+
+    def clean_up(self) -> None:
+        """Called when no trial of an earlier tuner is left."""
+
+    def shown(self, known: StudyRecords) -> StudyRecords:
+        """What is known, in the words in which any study is shown."""
+
+    def table(self) -> str:
+        """What stands before the summary."""
+
+    def write_best(self, best: Mapping[str, object]) -> RealJob:
+        """Write the files of the real job with the best point."""
+
+
+class Result(Value):
+    """The outcome of a study."""
+
+    conclusion: Conclusion
+    answer: Answer
+    summary: str
+    job: RealJob
+    folder: str
+
+
+class Living:
+    """A study that runs, for its display; ``known``: what its journal says."""
+
+    def __init__(self, adapter: Adapter, known: StudyRecords) -> None:
+        self._adapter, self._known = adapter, known
+
+    def view(self, *, answered: bool) -> StudyView:
+        """What is known of it now; ``answered``: also what is best."""
+        answer = self._adapter.study.answer if answered else Answer(best=None, baseline={})
+        return view(self._adapter.folders[0], self._adapter.shown(self._known), answer, running=True, hide=False)[0]
+
+    @property
+    def left(self) -> int | None:
+        """How many trials may still end at most; None if not known yet."""
+        return self._adapter.study.left
+
+    @property
+    def more_rounds(self) -> int | None:
+        """About how many more rounds decide everything."""
+        return self._adapter.study.more_rounds
+
+
+def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
+    """Start or resume a study, and run it to its end.
+
+    Raises:
+        BadInputError: it is described wrongly, or the folder is in use or holds another study; nothing was started, or
+            one trial at most.
+        BiremeError: a file cannot be written; the results of finished trials are kept.
+    """
+    setting = adapter.setting
+    scheduler = Scheduler(setting.launch.pool.slots, order=setting.order, backfill=True)
+    if reason := scheduler.impossible(setting.shape):
+        raise BadInputError(f"no trial can run: {reason}", hint="--num_nodes and --num_gpus set the size of a trial")
+    adapter.prepare()
+    for folder in adapter.folders if setting.ships else ():
+        hide(folder)
+    journal = Journal.open(os.path.join(adapter.folders[0], JOURNAL))
+    try:
+        with ExperimentsLock(os.path.join(adapter.folders[0], LOCK)) as lock:
+            known, notes = adapter.resume(journal)
+            journal.follower = known.take
+            journal.append({"run": dict(adapter.bounds)}, sync=False)
+            notes = [*notes, *adapter.begin(known)]
+            callback = show(Living(adapter, known))
+            for note in (journal.note, *notes):
+                callback.note(note)
+            if not lock.taken():
+                callback.note("waiting for trials of an earlier tuner to end")
+                lock.wait()
+            adapter.clean_up()
+            conclusion = StudyRun(adapter.trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
+            return _conclude(adapter, known, conclusion, journal)
+    finally:
+        journal.close()
+
+
+def _conclude(adapter: Adapter, known: StudyRecords, conclusion: Conclusion, journal: Journal) -> Result:
+    """Write the summary and the command of the real job, whether the study is over or was interrupted."""
+    answer = adapter.study.answer
+    why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some trials could not be run"
+    job = RealJob() if answer.best is None else adapter.write_best(answer.best)
+    # Without "over" it is not finished, and so not overwritten.
+    over = {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
+    facts = {"answer": answer.as_dict(), "command": list(job.command), "why": why, **adapter.left_out}
+    journal.append({**over, **facts})
+    seen = view(adapter.folders[0], adapter.shown(known), answer, running=False, hide=False)[0]
+    text = summary(seen, adapter.table())
+    write_text(os.path.join(adapter.folders[0], SUMMARY), text, mode=PRIVATE)
+    return Result(conclusion=conclusion, answer=answer, summary=text, job=job, folder=adapter.folders[0])
