@@ -155,7 +155,7 @@ def _care(options: Mapping[str, Any]) -> Care | None:
     from bireme.tune.deepspeed.finals import Care
     from bireme.tune.define.spec import shares
 
-    if options["confidence"] in ("0", "0%"):
+    if options.get("confidence") in ("0", "0%"):
         return None
     parts = shares(options)
     if options.get("budget"):
