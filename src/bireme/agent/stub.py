@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _OBJECTS = 20_000
-"""How many more objects there may be before Python looks for cycles of garbage. While modules are loaded, there are
+"""How many more objects there may be before Python searches for cycles of garbage. While modules are loaded, there are
 none, and it would look dozens of times."""
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 64 * 1024
 _BACKGROUND_LOOK = 0.5
-"""Seconds after which a command in the background looks whether it may read its terminal."""
+"""Seconds after which a command in the background checks whether it may read its terminal."""
 
 
 class Terminal:

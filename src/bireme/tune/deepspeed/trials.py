@@ -18,7 +18,7 @@ from bireme.tune.execution.slots import SlotReservation
 from bireme.tune.study.trial_result import TrialResult
 
 _EVERY = 0.2
-"""Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""
+"""Seconds between two checks whether a run has reported: PyTorch takes a second to end, a fifth of a short run."""
 
 _SLACK = 2
 """A run this many steps past ``end_profile_step`` ignores tuning: DeepSpeed would have exited after one step."""
@@ -79,7 +79,7 @@ class Trials(TrialRuns[Trial]):
         return self._request(name, words).replace(is_measured=lambda: self._is_measured(name), every=_EVERY)
 
     def _is_measured(self, name: str) -> bool:
-        """Whether a run has measured, or is past the steps in which it should have.
+        """Whether a run has reported its metrics, or is past the steps in which it should have.
 
         A DeepSpeed engine that then does not exit, such as the pipeline engine, ignores tuning.
         """

@@ -1,4 +1,4 @@
-"""One running experiment: a ``bireme run`` under its own guardian. Ends it when it has measured or cannot win.
+"""One running experiment: a ``bireme run`` under its own guardian. Ends it when its metrics are known or it cannot win.
 
 If the tuner dies, the guardian ends the run, and the run ends its ranks on every node over the job's own channels. The
 tuner learns of the end when no process of the experiment is left on this machine.
@@ -153,7 +153,7 @@ class Experiment:
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
     def _look(self, seen: bool = False) -> None:
-        """End a run that cannot win any more, or has measured and is still running at the next check."""
+        """End a run that cannot win any more, or has reported its metrics and is still running at the next check."""
         if self._handle is None or self._stopped:
             return
         request = self._request

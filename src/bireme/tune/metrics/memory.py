@@ -1,9 +1,9 @@
-"""Measures the peak memory of the trials that run on this machine, by looking several times a second.
+"""Measures the peak memory of the trials that run on this machine, by polling several times a second.
 
 A trial's ranks are the processes with its name, a rank and this tuner's mark in their environment, so that neither
 Bireme's own nor those of another study on this machine count. Of the host's memory, pages that several processes share
 count once (their proportional set size), and files that the kernel caches do not count, which a control group's
-``memory.peak`` includes. What one process needed between two looks is known too (``VmHWM``), and what a rank needed
+``memory.peak`` includes. What one process needed between two polls is known too (``VmHWM``), and what a rank needed
 after the last look, or if it ended before the first, the kernel says at its end (``ru_maxrss``).
 
 Of a GPU, the memory of the ranks counts. Where the driver does not know the processes by their ids, as in many
@@ -23,7 +23,7 @@ from bireme.resources.nvidia import open_driver
 from bireme.tune.metrics.metric import Measure
 
 _PAUSE = 0.05
-"""Seconds between two looks, at least; more where a look takes long: this machine runs the trials too."""
+"""Seconds between two polls, at least; more where a poll takes long: this machine runs the trials too."""
 
 _SHARE = 50
 

@@ -27,7 +27,7 @@ _CANNOT_START = (126, 127)
 """Exit codes of a program that cannot be executed, or is not found."""
 
 _EVERY, _EVERY_MEMORY = 0.25, 0.05
-"""Seconds between two looks at the figures of a running trial, and at its memory."""
+"""Seconds between two polls of the figures of a running trial, and at its memory."""
 
 
 class ProgramTrials(TrialRuns[Trial]):

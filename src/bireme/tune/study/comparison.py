@@ -1,4 +1,4 @@
-"""Paired comparison of two configurations, valid however often one looks at it.
+"""Paired comparison of two configurations, valid however often it is evaluated.
 
 A round runs both configurations one after the other on the same slots, so what drifts (clocks, temperature, a
 neighbour) is in both figures. The difference of a round is the logarithm of their ratio.
