@@ -106,7 +106,7 @@ def _convert(option: Option, name: str, text: str) -> Any:
         return whole(first, name), whole(last, name)
     if option.kind == "seconds":
         if missing := missing_value(text, name, option.placeholder):
-            raise BadInputError(f"{text!r} is not a length of time", hint=missing, where=name)
+            raise BadInputError(f"{text!r} is not a duration", hint=missing, where=name)
         return option.bounded(name, seconds_of(text, name))
     if option.kind == "size":
         return bytes_of(text, name)

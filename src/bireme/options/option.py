@@ -24,7 +24,7 @@ class Option(Value):
 
     Attributes:
         kind: ``flag`` takes no value; ``word`` any text; ``count`` an integer; ``range`` an integer, or a tuple of two
-            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a length of time such as 1h30m; ``size`` a
+            from ``MIN:MAX``; ``slots`` an integer, or ``cpu``; ``seconds`` a duration such as 1h30m; ``size`` a
             number of bytes such as 500M; ``choice`` one of ``choices``; ``list`` words, one each time it is given.
         spelling: all names, first the long one that is the key of the value, then what the help page calls the value:
             ``--module -m``, ``--hosts HOSTS``. ``_`` and ``-`` mean the same in a name.

@@ -1,4 +1,4 @@
-"""Reads whole numbers, sizes and lengths of time as a user writes them: ``3``, ``500M``, ``90``, ``30m``, ``1h30m``."""
+"""Reads whole numbers, sizes and durations as a user writes them: ``3``, ``500M``, ``90``, ``30m``, ``1h30m``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def bytes_of(text: str, where: str) -> int:
 
 
 def seconds_of(text: str, where: str) -> float:
-    """Seconds from a length of time, which may be 0."""
+    """Seconds from a duration, which may be 0."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = _with_units(text)
     if not 0 <= seconds < float("inf"):
-        raise BadInputError(f"{text[:40]!r} is not a length of time (expected e.g. 90s, 30m or 2h)", where=where)
+        raise BadInputError(f"{text[:40]!r} is not a duration (e.g. 90s, 30m or 2h)", where=where)
     return seconds
 
 

@@ -193,7 +193,7 @@ def test_files_of_trials_side_by_side_are_kept_apart(bench):
         ((*BATCHES, *RATE, "--limit", "p99: {}"), ("--batch", "{batch}"), "no <, <=, > or >= in 'p99: {}'"),
         ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
         ((*BATCHES, *RATE, "--constraint", "batch > 64"), ("--batch", "{batch}"), "batch > 64"),
-        ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a length of time"),
+        ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a duration"),
         ((*BATCHES, *RATE, "--effect", "0.05"), ("--batch", "{batch}"), "is not a number of percent from 0.1 to 100"),
         ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
     ],
