@@ -145,8 +145,11 @@ def _conclude(adapter: Adapter, known: StudyRecords, conclusion: Conclusion, jou
     # Without "over" it is not finished, and so not overwritten.
     over = {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
     facts = {"answer": answer.as_dict(), "command": list(job.command), "why": why, **adapter.left_out}
-    journal.append({**over, **facts})
+    record = {**over, **facts}
+    journal.follower = None
+    known.take(record)
     seen = view(adapter.folders[0], adapter.shown(known), answer, running=False, hide=False)[0]
     text = summary(seen, adapter.table())
     write_text(os.path.join(adapter.folders[0], SUMMARY), text, mode=PRIVATE)
+    journal.append(record)  # last: a study is over when its results are written
     return Result(conclusion=conclusion, answer=answer, summary=text, job=job, folder=adapter.folders[0])

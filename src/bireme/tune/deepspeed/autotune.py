@@ -170,10 +170,13 @@ def _conclude(
         {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
     )  # so it may be overwritten
     left = {"skipped": list(tuning.skipped), "given up": list(tuning.given_up)}
-    journal.append({**over, "answer": tuning.answer.as_dict(), "command": list(best), "why": why, **left})
+    record = {**over, "answer": tuning.answer.as_dict(), "command": list(best), "why": why, **left}
+    journal.follower = None
+    known.take(record)
     seen = view(files.results_dir, in_common_words(known), tuning.answer, running=False, hide=False)[0]
     text = summary(seen, spaces(tuning))
     files.write_summary(text)
+    journal.append(record)  # last: a study is over when its results are written
     return Result(conclusion, text, best, files)
 
 
