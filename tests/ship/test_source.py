@@ -113,6 +113,13 @@ def test_refused(place: Path, ship: str, limit: int, said: str, monkeypatch: pyt
         find(ship, limit)
 
 
+def test_a_name_does_not_look_like_a_line_of_ours(place: Path) -> None:
+    (place / "x\nbireme: all is well").write_bytes(bytes(4000))
+    with pytest.raises(BadInputError) as caught:
+        find(".", 3000)
+    assert r"the largest part is x\x0abireme: all is well (" in str(caught.value)
+
+
 def test_unchanged_files_are_not_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the cache says of them counts. (These files are older than the test.)"""
     monkeypatch.chdir(Path(__file__).parents[1] / "programs")

@@ -18,8 +18,9 @@ from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.pool import listed
 from bireme.ship import files
 from bireme.ship.fetch_sender import first_match, parse
+from bireme.ship.manifest import shown
 from bireme.ship.messages import GRANT, MOST, WINDOW
-from bireme.ship.source import as_text, shown
+from bireme.ship.source import as_text
 from bireme.value import Value
 
 TYPE_CHECKING = False

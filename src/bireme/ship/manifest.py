@@ -140,3 +140,8 @@ def prefixes(path: str) -> list[str]:
     """The folders on the way to a path, and itself."""
     parts = path.split("/")
     return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
+
+
+def shown(text: str) -> str:
+    """A text from elsewhere, on one line."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)

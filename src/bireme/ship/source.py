@@ -22,7 +22,7 @@ from bireme.regular_file import open_regular
 from bireme.resources.cache import cache_folder, keep
 from bireme.resources.pool import listed
 from bireme.ship import files, manifest
-from bireme.ship.manifest import prefixes
+from bireme.ship.manifest import prefixes, shown
 from bireme.ship.messages import WINDOW, Outgoing
 from bireme.value import Value
 
@@ -290,7 +290,7 @@ def _refuse_closed(path: str, error: OSError) -> None:
 
 
 def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
-    raise BadInputError(f"cannot read {path}: {error.strerror}", where=WHERE)
+    raise BadInputError(f"cannot read {shown(path)}: {error.strerror}", where=WHERE)
 
 
 def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Entry], dict[str, os.stat_result]]:
@@ -325,11 +325,6 @@ def _named(paths: Sequence[str]) -> str:
     return f"{listed(map(shown, paths), _NAMED)} {'is' if len(paths) == 1 else 'are'}"
 
 
-def shown(text: str) -> str:
-    """A text from elsewhere, on one line."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)
-
-
 def _outputs() -> Iterator[tuple[int, int]]:
     """The device and inode of the files to which this process writes its output and its messages."""
     for fd in (1, 2):
@@ -350,7 +345,9 @@ def _refuse_large(root: str, found: Mapping[str, Entry], limit: int) -> None:
         largest = max(parts, key=lambda name: parts[name])
         what = f"{root} holds {as_text(total)} in {len(found):,} files, more than the limit of {as_text(limit)}"
         enough = f"{-(-total >> 20)}M" if total < 1023 << 20 else f"{-(-total >> 30)}G"
-        hint = f"the largest part is {largest} ({as_text(parts[largest])}); to send all, add --ship_limit {enough}"
+        hint = (
+            f"the largest part is {shown(largest)} ({as_text(parts[largest])}); to send all, add --ship_limit {enough}"
+        )
         raise BadInputError(what, hint=hint, where=WHERE)
 
 
@@ -501,7 +498,7 @@ class Shipment:
 
     def _failed(self, error: OSError) -> bool:
         """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""
-        path = os.path.join(self._tree.roots[0], str(error.filename or ""))
+        path = shown(os.path.join(self._tree.roots[0], str(error.filename or "")))
         self.changed = True
         self._on_failure(f"{path} has changed since the job began{error.strerror and f': {error.strerror}'}")
         return False

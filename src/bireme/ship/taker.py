@@ -228,7 +228,7 @@ class TreeTaker:
                 place = self._coming.popleft()
                 if not self._file.is_right:
                     self._send(Wrong(place=place))
-                    raise manifest.ManifestError(f"{entry.path} has changed since the job began")
+                    raise manifest.ManifestError(f"{manifest.shown(entry.path)} has changed since the job began")
                 self._file.close(entry.mode)
                 self._file = None
         if not self._coming:
