@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
+import numpy as np
 import pytest
 
-from bireme.tune.samplers.gaussian_process import GaussianProcess
+from bireme.tune.samplers.gaussian_process import GaussianProcess, _gain
 
 ENDS = [(0.0,), (1.0,)]
 
@@ -46,3 +48,28 @@ def test_one_measurement_is_enough_to_begin_and_equal_ones_do_no_harm():
 def test_the_same_measurements_give_the_same_answers():
     one, other = (GaussianProcess(ENDS, [0.0, 1.0]).gains([(0.3,), (0.6,)]) for _ in range(2))
     assert one == other
+
+
+@pytest.mark.parametrize("ahead", [-3.0, -0.5, 0.0, 0.7, 2.0])
+def test_a_gain_is_the_mean_of_what_is_above_zero(ahead):
+    """Against the normal distribution of the standard library."""
+    normal = NormalDist(ahead, 1.5)
+    expected = 1.5**2 * normal.pdf(0.0) + ahead * (1 - normal.cdf(0.0))
+    assert _gain(np.array([ahead]), np.array([1.5]))[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_runs_of_the_same_places_tell_the_noise():
+    def noise(deviation: float) -> float:
+        model = GaussianProcess(ENDS, [0.0, 0.3], [20, 20], 38 * deviation**2)
+        return float(model.weights @ model.noises)
+
+    assert noise(0.002) < 0.004 and 0.07 < noise(0.1) < 0.14
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_of_two_views_of_an_axis_the_one_that_explains_is_believed(logarithmic):
+    at = [number / 1000 for number in (0, 3, 10, 30, 100, 200, 300, 500, 700, 900, 1000)]
+    views = [(one, math.log1p(1000 * one) / math.log1p(1000)) for one in at]
+    values = [math.sin(5 * view[logarithmic]) for view in views]
+    model = GaussianProcess(views, values, pairs=[(0, 1)])
+    assert model.weights @ model._seen[:, int(logarithmic)] > 0.9

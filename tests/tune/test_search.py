@@ -384,6 +384,53 @@ def test_a_model_finds_a_smooth_peak_of_a_million():
     assert max(behind) <= 0.005
 
 
+# -- what the model believes -------------------------------------------------------------------------
+
+LINE = Space((Parameter("x", tuple(range(12))),))
+
+
+def test_a_model_expects_what_was_measured():
+    search = Search("model_based", LINE)
+    for x in range(0, 12, 2):
+        search.tell({"x": x}, math.exp(0.04 * x))
+    expected = {
+        point["x"]: (mean, deviation) for mean, deviation, point in search.sampler.estimates(LINE, search.finished)
+    }
+    assert [expected[x][0] for x in range(0, 12, 2)] == pytest.approx([0.04 * x for x in range(0, 12, 2)], abs=0.02)
+    assert all(deviation < 0.1 for _, deviation in expected.values())
+
+
+def test_a_pruned_trial_is_at_most_as_good_as_its_figure():
+    """It was stopped because it could not be better than 9; what is around it says that it is worse."""
+    search = Search("model_based", LINE)
+    for x in (0, 1, 2, 4, 5, 6):
+        search.tell({"x": x}, 2.0 + 0.01 * x)
+    search.tell({"x": 3}, 9.0, cause="pruned")
+    means = {point["x"]: mean for mean, _, point in search.sampler.estimates(LINE, search.finished)}
+    assert means[3] < math.log(3)
+
+
+def test_only_what_ran_out_of_memory_excludes_larger_sizes():
+    sizes = Space((Parameter("size", (1, 2, 4, 8), memory=True),))
+    for cause, left in (("out of memory", {1}), ("failed", {1, 4, 8})):
+        search = Search("random", sizes)
+        search.tell({"size": 2}, None, cause=cause)
+        assert {point["size"] for point in asked(search)} == left
+
+
+@pytest.mark.parametrize("values", [(1.0, 2.0), (-2.0, -1.0), (-1.0, 1.0)])
+def test_a_sampler_of_optuna_knows_that_more_is_better(values):
+    needs.module("optuna")
+    search = Search("optuna:tpe", Space((Parameter("x", ("low", "high")), Parameter("y", range(200)))), seed=1)
+    for y in range(30):
+        search.tell({"x": ("low", "high")[y % 2], "y": y}, values[y % 2])
+    proposed = []
+    for _ in range(15):
+        proposed.append(search.ask())
+        search.tell(proposed[-1], values[proposed[-1]["x"] == "high"])
+    assert sum(point["x"] == "high" for point in proposed) >= 10
+
+
 # -- intervals ---------------------------------------------------------------------------------------
 
 RATES = Space(

@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bireme.tune.samplers.sampler import Finished, Known, Observation, Pending, Sampler, best_of
+from bireme.tune.space.expressions import is_number
 from bireme.tune.space.parameter import Interval
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 
@@ -379,22 +380,19 @@ class _Axis:
     """
 
     def __init__(self, parameter: Parameter) -> None:
+        self._few = len(parameter.choices) <= _LONG and not isinstance(parameter.choices, Interval)
+        if self._few and parameter.ordered and all(map(is_number, parameter.choices)):
+            ascending = sorted(parameter.choices, key=lambda number: float(str(number)))
+            parameter = parameter.replace(choices=ascending)
         self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
-        self.choices: Sequence[object] = parameter.choices
+        self.choices = parameter.choices
         self.step = 1 / (len(self.choices) - 1) if parameter.ordered else 10.0
         linear = not (isinstance(self.choices, Interval) and self.choices.logarithmic)
         self.bends = parameter.ordered and linear and len(self.choices) > _COARSE
-        self._index: dict[object, int] | None = None
-        if len(self.choices) <= _LONG and not isinstance(self.choices, Interval):
-            if all(isinstance(choice, (int, float)) for choice in self.choices) and parameter.ordered:
-                self.choices = sorted(self.choices, key=lambda number: float(str(number)))
-            self._index = {_token(choice): index for index, choice in enumerate(self.choices)}
 
     def index(self, point: Point) -> int:
         """The point's rank or category on this axis; 0 if it lacks the parameter or has an unknown value."""
-        if self._index is None:
-            return max(0, self._parameter.index(point[self.name])) if self.name in point else 0
-        return self._index.get(_token(point.get(self.name)), 0)
+        return max(0, self._parameter.index(point[self.name])) if self.name in point else 0
 
     def moved(self, value: object, scale: float, random: Random) -> object:
         """Another choice at about this distance, as a part of the axis; of categories any."""
@@ -420,16 +418,11 @@ class _Axis:
 
     def others(self, point: Point) -> list[object]:
         """The other choices; of very many, those one, two, four and so on steps away."""
-        if self._index is not None:
+        if self._few:
             return list(self.choices)
         here, last = self.index(point), len(self.choices) - 1
         steps = [sign * 2**power for power in range(last.bit_length()) for sign in (-1, 1)]
         return [self.choices[here + step] for step in steps if 0 <= here + step <= last]
-
-
-def _token(value: object) -> object:
-    """What equals the same of an equal value only: 1 is not True, and a list is in no dictionary."""
-    return key_of({"": value}) if isinstance(value, (list, dict)) else (isinstance(value, bool), value)
 
 
 def _distance(one: Place, other: Place) -> float:

@@ -149,7 +149,8 @@ class Parameter(Value):
     def index(self, value: object) -> int:
         """The number of a choice; -1 if it is none."""
         if not isinstance(self.choices, Lazy):
-            return next((at for at, choice in enumerate(self.choices) if _same(value, choice)), -1)
+            first = self.choices.index(value) if value in self.choices else len(self.choices)
+            return next((at for at in range(first, len(self.choices)) if _same(value, self.choices[at])), -1)
         return self.choices.index(value) if among(value, self.choices) else -1  # type: ignore[arg-type]
 
     def choice(self, value: object) -> object:
