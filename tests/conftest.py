@@ -11,10 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -24,8 +23,8 @@ from bireme.resources.rendezvous_port import lease_named_port
 from tests import needs
 from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 from tests.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
+from tests.waiting import wait_for as wait_for
 
-T = TypeVar("T")
 PROGRAMS = Path(__file__).parent / "programs"
 PR_SET_CHILD_SUBREAPER = 36
 TIMES = int(os.environ.get("BIREME_TEST_TIMES", "4"))
@@ -296,12 +295,3 @@ def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) ->
             raise AssertionError(f"ended before {count} times {containing!r}: {lines} {err.decode(errors='replace')}")
         lines.append(line)
     return lines
-
-
-def wait_for(condition: Callable[[], T], what: str = "a condition", seconds: float = 30.0, every: float = 0.002) -> T:
-    """Poll where there is no event to wait for; return what the condition gives once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(every)
-    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from tests.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -78,14 +79,5 @@ def reap(pids: Iterable[int]) -> None:
 
 
 def wait_until(what: str, condition: Callable[[], T], timeout: float, every: float = 0.02) -> T:
-    """Return the first true value of the condition; TimeoutError says what did not come.
-
-    What comes late is looked for less often: a look may cost much more than the wait.
-    """
-    begin = time.monotonic()
-    while not (got := condition()):
-        waited = time.monotonic() - begin
-        if waited > timeout:
-            raise TimeoutError(f"waited {timeout:g} s for {what}")
-        time.sleep(max(every, min(waited / 20, 0.5)))
-    return got
+    """The same as `wait_for`, with a time limit in each call: hosts are slower than processes."""
+    return wait_for(condition, what, timeout, every)

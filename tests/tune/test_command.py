@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROGRAMS, TIMES, bireme, clean_environ
+from tests.waiting import wait_for
 
 CONTRACT = PROGRAMS / "contract.py"
 CONFIG = {
@@ -241,16 +242,11 @@ def test_when_nothing_works_it_says_so(desk):
 # -- interrupted, killed, taken up ---------------------------------------------------------------------
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
     words, log = ("--until", "go", "--say", "up"), desk.results / NAMES[1] / "stderr.log"
     process = desk.start(*words)
-    wait_for(log)
+    wait_for(log.exists)
     while "up" not in log.read_text():
         time.sleep(0.005)
     process.send_signal(signum)
@@ -265,7 +261,7 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(desk, signum):
 
 def test_a_second_tuner_is_refused(desk):
     first = desk.start("--until", "go")
-    wait_for(desk.results / NAMES[1] / "stdout.log")
+    wait_for((desk.results / NAMES[1] / "stdout.log").exists)
     second = desk.run("--until", "go", code=2)
     assert f"another tuner is using this folder: pid {first.pid} on " in second.stderr
     (desk.folder / "go").touch()
@@ -307,7 +303,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
 
 def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk):
     first = desk.start("--until", "go", options=("--num_gpus", "1", "--experiment_limit", "6"))
-    wait_for(desk.results / NAMES[0] / "stdout.log")  # the other has timed out
+    wait_for((desk.results / NAMES[0] / "stdout.log").exists)  # the other has timed out
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     journal = (desk.results / "journal").read_bytes()

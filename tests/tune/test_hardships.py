@@ -22,6 +22,7 @@ from tests import needs
 from tests.cluster.basics import children
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
+from tests.waiting import wait_for
 
 ONE = {"train_micro_batch_size_per_gpu": 4, "autotuning": {"enabled": True}}
 FIGURES = {"throughput": 1e9, "latency": 1e-3, "FLOPS_per_gpu": 1e15}
@@ -48,12 +49,9 @@ def records(desk: Desk) -> tuple[dict, ...]:
     return found
 
 
-def wait_for(path: Path, text: str = "") -> None:
+def begins(path: Path, text: str = "") -> None:
     """Until the file is there and begins so."""
-    end = time.monotonic() + 60
-    while not (path.exists() and path.read_text().startswith(text)):
-        assert time.monotonic() < end, f"{path} does not come"
-        time.sleep(0.005)
+    wait_for(lambda: path.exists() and path.read_text().startswith(text), str(path))
 
 
 # -- figures that are not there, or are not its own ----------------------------------------------------
@@ -86,7 +84,7 @@ def test_figures_of_an_interrupted_run_are_not_those_of_the_next(desk):
     """The first run measures, and is killed with its tuner; the second measures nothing."""
     desk.configure(ONE)
     first = desk.start("--do", "0/4=once")
-    wait_for(desk.folder / "once")
+    begins(desk.folder / "once")
     first.kill()
     first.communicate()
     assert ends(desk) == {}
@@ -226,7 +224,7 @@ def test_a_tuner_that_dies_takes_stubborn_experiments_with_it(desk, alone, signu
     (desk.folder / "go").touch()
     first = desk.stage.start(*words, cwd=desk.folder)
     for rank in (0, 1):
-        wait_for(desk.folder / f"stubborn.{rank}")
+        begins(desk.folder / f"stubborn.{rank}")
     first.send_signal(signum)
     first.communicate()
     assert ends(desk) == {"z0_gas2_tmbspg4": "ok"}
@@ -247,7 +245,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
     """It is started again, and what was left of it is gone before."""
     desk.configure(ONE)
     process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--grace", "1"))
-    wait_for(desk.folder / "ran", "0/4\n")
+    begins(desk.folder / "ran", "0/4\n")
     pid = process.pid
     for _ in range(depth):
         (pid,) = children(pid)
@@ -269,7 +267,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
 def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(desk):
     port = free_ports(2)
     process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--master_port", port))
-    wait_for(desk.folder / "ran")
+    begins(desk.folder / "ran")
     with socket.create_server(("127.0.0.1", port)):
         (desk.folder / "go").touch()
         out, err = process.communicate(timeout=60)

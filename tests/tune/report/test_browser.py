@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bireme.tune.look import read_study
 from bireme.tune.report.page import vega
 from tests import needs
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,14 +56,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < end, "the page did not get there"
-        time.sleep(0.05)
-    return found
-
-
 def opened(browser: Any, report: Path, *, scheme: str = "light", width: int = 1200) -> None:
     """Load the page, and forget what the browser logged before."""
     sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -73,7 +65,7 @@ def opened(browser: Any, report: Path, *, scheme: str = "light", width: int = 12
     browser.get_log("browser")
     browser.get_log("performance")
     browser.get(f"file://{report}")
-    until(lambda: browser.execute_script("return document.documentElement.dataset.ready"))
+    wait_for(lambda: browser.execute_script("return document.documentElement.dataset.ready"))
 
 
 def requests(browser: Any) -> list[str]:
@@ -117,7 +109,7 @@ def test_hostile_text_stays_text(browser: Any, report: Path) -> None:
     assert "<script>window.hacked = 1</script>" in shown and "\\xff\\xfe" in shown and "\x1b" not in shown
     # Even if markup got into the page, its policy would not run it.
     browser.execute_script("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 1\">')")
-    until(lambda: any("Content Security Policy" in each["message"] for each in browser.get_log("browser")))
+    wait_for(lambda: any("Content Security Policy" in each["message"] for each in browser.get_log("browser")))
     assert browser.execute_script("return window.hacked") is None
     assert not browser.execute_script("return document.querySelector('main b:not(.open):not(.eyebrow b), main i img')")
 
@@ -161,10 +153,10 @@ def test_colours_follow_the_system_and_the_switch(browser: Any, report: Path) ->
     opened(browser, report, scheme="dark")
     dark = colours()
     browser.execute_script("document.getElementById('theme').click()")  # light, whatever the system has
-    light = until(lambda: colours() if colours()[1] != dark[1] else None)
+    light = wait_for(lambda: colours() if colours()[1] != dark[1] else None)
     assert dark[0] != light[0] and light[0] == "rgb(255, 255, 255)"
     browser.execute_script("document.getElementById('theme').click(); document.getElementById('theme').click()")
-    until(lambda: colours() == dark)
+    wait_for(lambda: colours() == dark)
 
 
 def test_two_goals_while_the_study_runs(browser: Any, tmp_path: Path) -> None:
