@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from bireme.errors import BadInputError
 from bireme.tune import Study
 from bireme.tune.look import read_study
+from bireme.tune.study.trial import Trial
 
 LOOP = """
 import os, sys
@@ -75,3 +77,33 @@ def test_what_holds_of_another_space_is_taken_over(tmp_path: Path) -> None:
     second.close()
     another = Study({"n": [1, 2], "mode": ["safe", "fast"]}, maximize="speed", storage=str(tmp_path))
     assert another.notes[1].startswith("not taken over, because speed was not measured: known-1, trial-1")
+
+
+def test_a_round_that_another_program_has_asked_for_counts(tmp_path: Path) -> None:
+    def study() -> Study:
+        return Study({"n": [1, 2]}, maximize="rate", storage=str(tmp_path), effect=0.02)
+
+    chance = random.Random(5)
+    rounds: dict[int, int] = {}
+
+    def tell(of: Study, trial: Trial) -> None:
+        of.tell(trial.name, rate=100.0 * float(str(trial.point["n"])) * chance.gauss(1, 0.03))
+        rounds[trial.round] = rounds.get(trial.round, 0) + trial.paired
+
+    first = study()
+    while (trial := first.ask()) and not trial.paired:
+        tell(first, trial)
+    assert trial is not None
+    asked = [trial, first.ask()]
+    first.close()
+    second = study()
+    for each in asked:
+        assert each is not None and each.round == 1
+        tell(second, each)
+    while trial := second.ask():
+        tell(second, trial)
+    assert second.answer.best == {"n": 2} and second.answer.confirmed
+    assert 1.8 < second.answer.ratio < 2.2, "each value is that of its own trial"
+    assert second.answer.rounds == sum(count == 2 for count in rounds.values()) >= 3
+    with pytest.raises(BadInputError, match="is pending"):
+        second.tell(asked[0].name, rate=1.0)

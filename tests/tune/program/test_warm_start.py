@@ -40,7 +40,8 @@ def test_a_table_has_a_column_for_each_parameter_and_metric(tmp_path: Path) -> N
     ("text", "what"),
     [
         ("n,speed\n1,5\n", "known.csv: no column 'rate'"),
-        ("", "known.csv: no column 'rate'"),
+        ("n,speed\n1,5\n", "there are: n, speed"),
+        ("", "known.csv: no column 'rate'\n  there are: none"),
         ("n,rate\n1,fast\n", "known.csv:2: not a number: 'fast'"),
         ("\0", "known.csv: "),
     ],
