@@ -1,4 +1,4 @@
-"""``bireme tune`` of any program: makes the request from the options or a study file, and prints the answer."""
+"""``bireme tune`` of any program: runs the study of the options or of a file, or lets another program drive it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import shutil
 import sys
 
+from bireme import jsontext
 from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
 from bireme.errors import OK, BadInputError
-from bireme.logs.console import printable, show
+from bireme.logs.console import complain, printable, show
 from bireme.node import activation
 from bireme.options import conflicts
 from bireme.options.table import select
@@ -20,11 +21,13 @@ from bireme.resources import program
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
     from bireme.tune.launcher import Result
     from bireme.tune.program.tuning import ProgramStudy
+    from bireme.tune.store.stored_study import Study
 
 NOTHING_WORKS = 1
 """Exit code of a study in which no configuration worked."""
@@ -93,7 +96,6 @@ def _init() -> int:
 
 
 def _ask_tell(parsed: Parsed) -> int:
-    from bireme.cli.tune_ask_tell import serve
     from bireme.tune.define.spec import StudySpec
     from bireme.tune.store.stored_study import Study
 
@@ -106,7 +108,63 @@ def _ask_tell(parsed: Parsed) -> int:
             raise BadInputError("does not apply to --ask_tell, which runs no program", hint=hint, where=f"--{name}")
     places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
     spec = StudySpec.of(parsed.options, places)
-    return serve(Study(spec.declaration.space, spec.measure.goals, storage=spec.results_dir, **spec.bounds))
+    return _serve(Study(spec.declaration.space, spec.measure.goals, storage=spec.results_dir, **spec.bounds))
+
+
+def _serve(study: Study) -> int:
+    """Answer requests until stdin ends, each line with a line on stdout; ``docs/tuning-any-program.md`` lists them."""
+    for note in study.notes:
+        complain(note)
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        try:
+            reply = _reply(study, _request(line))
+        except BadInputError as error:
+            reply = {"error": str(error)}
+        print(jsontext.dumps(reply), flush=True)
+    return OK
+
+
+def _request(line: str) -> Mapping[str, Any]:
+    try:
+        request = jsontext.loads(line, finite=True)
+    except ValueError as error:
+        raise BadInputError(f"not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise BadInputError("not a JSON object", hint='write {"ask": true}, {"tell": NAME, …} or {"answer": true}')
+    return request
+
+
+def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    if "ask" in request:
+        trial = study.ask()
+        if trial is None:
+            return {"trial": None, "over": study.over}
+        return {"trial": trial.as_dict()}
+    if "propose" in request:
+        point = request["propose"]
+        if not isinstance(point, dict):
+            raise BadInputError("propose: an object with a value for each parameter is expected")
+        trial = study.propose(point)
+        return {"trial": trial.as_dict()}
+    if "tell" in request:
+        return _tell(study, request)
+    if "answer" in request:
+        return {"answer": study.answer.as_dict()}
+    raise BadInputError(
+        f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, propose, tell, answer"
+    )
+
+
+def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    name, figures = str(request["tell"]), request.get("figures", {})
+    result = study.result_of(name, str(request.get("failed", "")), figures)
+    numbers = (*(figures.values() if isinstance(figures, dict) else ("",)), request.get("seconds", result.seconds))
+    if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers):
+        raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
+    study.tell(name, result.replace(seconds=float(numbers[-1])))
+    return {"told": name}
 
 
 def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
