@@ -6,6 +6,7 @@ import os
 import time
 
 from bireme import drafts
+from bireme.errors import BadInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +31,16 @@ def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
 
 def keep(path: str, data: bytes) -> None:
     """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again."""
+    from bireme.resources.owned_folder import check_owned
+
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         drafts.write(path, data, mode=0o600, sync=True)
+        check_owned(folder)  # else somebody could lead us to files of another kind by a link
         for name in os.listdir(folder):
             other = os.path.join(folder, name)
             if os.lstat(other).st_mtime < time.time() - _KEPT:
                 drafts.remove(other)
-    except OSError:
+    except (OSError, BadInputError):
         pass
