@@ -15,15 +15,7 @@ OPTUNA = "optuna:"
 
 
 def check(kind: str, where: str = "") -> None:
-    """Check that there is such a search.
-
-    Args:
-        kind: its name; see `make`.
-        where: as for `BadInputError`.
-
-    Raises:
-        BadInputError: there is none, or a package that it needs is not installed.
-    """
+    """Raise BadInputError if there is no such search, or a package that it needs is not installed."""
     if kind.startswith(OPTUNA):
         from bireme.tune.samplers.optuna_sampler import sampler_kind
 
@@ -42,10 +34,6 @@ def make(kind: str, seed: int = 0, excluded: Callable[[Point], bool] | None = No
     Args:
         kind: one of `KINDS`, or a sampler of Optuna where that is installed.
         excluded: whether a point must not be tried; None: all may.
-        options: further arguments of its class.
-
-    Raises:
-        BadInputError: no such sampler.
     """
     check(kind)
     if kind == "model_based":

@@ -27,15 +27,7 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 
 
 def sampler_kind(name: str) -> Any:
-    """The class of a sampler.
-
-    Args:
-        name: see `Optuna`.
-
-    Raises:
-        BadInputError: Optuna or a package that the sampler needs is not installed, or the sampler is not one that works
-            here.
-    """
+    """The class of a sampler; BadInputError if a package for it is not installed, or it does not work here."""
     try:
         import optuna
     except ImportError:
@@ -53,12 +45,7 @@ def sampler_kind(name: str) -> Any:
 class Optuna(Sampler):
     """The points that a sampler of Optuna proposes.
 
-    Args:
-        excluded: whether a point must not be tried; None: all may.
-        sampler: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
-
-    Raises:
-        BadInputError: see `sampler_kind`.
+    ``sampler``: the name of its class, with or without "Sampler", in any case: ``TPE``, ``gp``, ``CmaEsSampler``.
     """
 
     def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None, *, sampler: str) -> None:

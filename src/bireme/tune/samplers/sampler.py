@@ -64,8 +64,6 @@ class Known:
     A point that ran out of memory excludes all points with as much or more in every ``memory`` parameter and the same
     values of the others.
 
-    Args:
-        excluded: whether a point must not be tried.
     """
 
     def __init__(
@@ -177,17 +175,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values)
 
 
-class _Listed(Sampler):
-    """Base of samplers with a fixed order."""
+class Random(Sampler):
+    """All points, in a random order given by the seed."""
 
-    def __init__(self, seed: int = 0, excluded: Callable[[Point], bool] | None = None) -> None:
-        super().__init__(seed, excluded)
-        self._space: Points | None = None
-        self._finished = 0
+    _space: Points | None = None
+    _finished = 0
 
-    @abstractmethod
     def _order(self, space: Points) -> Iterator[dict[str, object]]:
-        """Every point once."""
+        return (space.point(index) for index in shuffled(space.size, self.seed))
 
     def propose(self, space: Points, finished: Finished, pending: Pending) -> Point | None:
         """The first open point. Goes on where the last one was found, so that all points take linear time."""
@@ -208,7 +203,7 @@ class _Listed(Sampler):
         return None
 
 
-class Grid(_Listed):
+class Grid(Random):
     """All points, in the order of the space."""
 
     tries_all = True
@@ -217,31 +212,17 @@ class Grid(_Listed):
         return space.points()
 
 
-class Random(_Listed):
-    """All points, in a random order given by the seed."""
-
-    def _order(self, space: Points) -> Iterator[dict[str, object]]:
-        return (space.point(index) for index in shuffled(space.size, self.seed))
-
-
 # -- how much ----------------------------------------------------------------------------------------
 
 
 class SearchBudget(Value):
-    """How much may be tried; None means no limit.
-
-    ``trials``: in all. ``patience``: trials in a row without an improvement (``tuner_early_stopping``).
-    """
+    """How many trials in all, and in a row without an improvement (``tuner_early_stopping``); None means no limit."""
 
     trials: int | None = None
     patience: int | None = None
 
     def spent(self, costs: Sequence[float | None]) -> str:
-        """Why the budget is spent; "" if it is not.
-
-        Args:
-            costs: of all trials in the order of their ends, less is better; None counts as no improvement.
-        """
+        """Why the budget is spent, by the costs of all trials in the order of their ends; "" if it is not."""
         if self.trials is not None and len(costs) >= self.trials:
             return f"the limit of {self.trials} trials is reached (tuner_num_trials)"
         since, best = 0, float("inf")

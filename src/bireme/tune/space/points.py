@@ -257,11 +257,7 @@ class Union(_Sampled, Value):
         return self.parts[0].default
 
     def point(self, index: int) -> dict[str, object]:
-        """The point with this index.
-
-        Raises:
-            IndexError: no such point.
-        """
+        """The point with this index; IndexError if there is none."""
         rest = index
         for part in self.parts:
             if 0 <= rest < part.size:
