@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from bireme.cli import tune_report
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.results import read_metrics
+from bireme.tune.execution import experiment
 from bireme.tune.execution.experiment import read_report, tail
 from bireme.tune.metrics.metric import parse
 from bireme.tune.metrics.numbers import LEAST
@@ -273,3 +274,10 @@ def test_no_more_memory_or_disk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 
         assert main.main([], fail) == 69
         assert capfd.readouterr().err.startswith(f"bireme: {said}")
+
+
+def test_a_log_that_is_a_pipe(tmp_path: Path) -> None:
+    """As an earlier trial can have left it."""
+    os.mkfifo(tmp_path / "stderr.log")
+    with pytest.raises(BiremeError, match="cannot be written"):
+        experiment._new(str(tmp_path / "stderr.log"))

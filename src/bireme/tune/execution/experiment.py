@@ -230,7 +230,8 @@ def tail(path: str) -> str:
 
 def _new(path: str) -> BinaryIO:
     """Create a log that only the user can read: many programs print their arguments first."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no FIFO stops us
     try:
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+        return open(os.open(path, flags, 0o600), "wb")
     except OSError as error:
         raise BiremeError(f"{path} cannot be written: {error.strerror}") from error
