@@ -122,11 +122,7 @@ def _show(result: Result) -> None:
 
 
 def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
-    """Make the request to the tuner from a parsed command line.
-
-    Raises:
-        BadInputError: the job cannot be tuned as described; nothing has been started.
-    """
+    """Make the request to the tuner from a parsed command line."""
     from bireme.tune.deepspeed.autotune import Request
     from bireme.tune.deepspeed.trial_command import find_config
 
@@ -147,11 +143,7 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
 
 
 def _care(options: Mapping[str, Any]) -> Care | None:
-    """How sure the winner must be; None with ``--confidence 0``: every configuration is run once.
-
-    Raises:
-        BadInputError: a number is not one of percent.
-    """
+    """How sure the winner must be; None with ``--confidence 0``: every configuration is run once."""
     from bireme.tune.deepspeed.finals import Care
     from bireme.tune.define.spec import shares
 

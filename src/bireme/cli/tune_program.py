@@ -168,11 +168,7 @@ def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
-    """The command line that a study file describes, and the file; options on the command line take precedence.
-
-    Raises:
-        BadInputError: the file is wrong, or the command line declares parameters too.
-    """
+    """The command line that a study file describes, and the file; options on the command line take precedence."""
     from bireme.tune.define.study_file import read_study
 
     path, *more = parsed.command
@@ -226,9 +222,6 @@ def make_study(parsed: Parsed, environ: Mapping[str, str], declaration: Declarat
 
     Args:
         declaration: what varies; None: what the command line declares.
-
-    Raises:
-        BadInputError: the study is described wrongly; nothing has been started.
     """
     from bireme.tune.define.spec import StudySpec
     from bireme.tune.program.tuning import ProgramStudy

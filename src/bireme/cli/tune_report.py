@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Run ``bireme tune ARGV``, whose first word is ``status`` or ``report``; return the exit code.
-
-    Raises:
-        BadInputError: the command line is wrong, or there is no such study.
-    """
+    """Run ``bireme tune ARGV``, whose first word is ``status`` or ``report``; return the exit code."""
     word, *rest = argv
     command = f"tune {word}"
     parsed = _parsed(command, rest)
@@ -91,9 +87,6 @@ def write(study: StudyView, secrets: Secrets, path: str, now: float, library: st
         secrets: what is hidden in logs.
         now: seconds since the epoch.
         library: the plotting library as a script.
-
-    Raises:
-        BadInputError: the file cannot be written.
     """
     from bireme import drafts
     from bireme.tune.report.page import page

@@ -45,11 +45,7 @@ def _launch(parsed: Parsed, spec: JobSpec, pool: ResourcePool) -> Launch:
 
 
 def make_setting(parsed: Parsed, spec: JobSpec, environ: Mapping[str, str]) -> Setting:
-    """How all trials of a study run.
-
-    Raises:
-        BadInputError: there are no slots for them.
-    """
+    """How all trials of a study run."""
     options = parsed.options
     nodes, slots = tuning_width(options)
     pool = resource_pool(spec, environ, slots)
@@ -97,11 +93,7 @@ def real_words(parsed: Parsed, setting: Setting) -> tuple[str, ...]:
 
 
 def _ships(options: Mapping[str, Any]) -> bool:
-    """Whether trials run in a copy of the working tree.
-
-    Raises:
-        BadInputError: of a folder, which may hold that of the study.
-    """
+    """Whether trials run in a copy of the working tree."""
     if options["ship"] not in (None, GIT):
         raise BadInputError(
             "a study sends what git knows", hint="leave out the folder", where=f"--ship={options['ship']}"

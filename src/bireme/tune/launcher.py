@@ -106,8 +106,6 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
     """Start or resume a study, and run it to its end.
 
     Raises:
-        BadInputError: it is described wrongly, or the folder is in use or holds another study; nothing was started, or
-            one trial at most.
         BiremeError: a file cannot be written; the results of finished trials are kept.
     """
     setting = adapter.setting

@@ -14,11 +14,7 @@ from bireme.tune.study.trial import Answer
 
 
 def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
-    """The view of the last study in a folder, and what hides secrets in its logs; "": of the only study here.
-
-    Raises:
-        BadInputError: there is no study, or its journal is damaged.
-    """
+    """The view of the last study in a folder, and what hides secrets in its logs; "": of the only study here."""
     path = records.find(folder)
     known, running = records.read(path)
     if known.begun is None:

@@ -16,9 +16,6 @@ def check(purpose: str, *names: str, where: str = "") -> None:
     Args:
         purpose: what needs them, for the error message.
         names: which of `PACKAGES`; all of them when none is named.
-
-    Raises:
-        BadInputError: some are missing or too old; it names them and the command that installs them.
     """
     missing = [shown for name in names or PACKAGES if (shown := _missing(name))]
     if missing:

@@ -101,9 +101,6 @@ def declare(
         conditions: of ``--when``: ``NAME only if EXPRESSION``.
         constraints: of ``--constraint``: expressions.
         defaults: of ``--default``: ``NAME=VALUE,…``.
-
-    Raises:
-        BadInputError: a word is malformed, no point is allowed, or a parameter does not reach the program.
     """
     declared = [
         *map(read_param, params),
@@ -136,9 +133,6 @@ def assemble(
         suggest: makes from texts of values what the user types to make them the defaults.
         where: shown before errors about the whole.
         args_where: shown before errors about the arguments.
-
-    Raises:
-        BadInputError: it cannot be searched, or a parameter does not reach the program.
     """
     if not declared:
         raise BadInputError("no parameters: nothing varies", hint="declare one: --param batch=8,16,32", where=where)
@@ -247,11 +241,7 @@ def _renamed(declared: ParameterSpec, name: str) -> ParameterSpec:
 
 
 def _unlike(declared: Sequence[ParameterSpec]) -> list[ParameterSpec]:
-    """The parameters, where those in files have their whole key as a name if its last part is taken.
-
-    Raises:
-        BadInputError: a name is declared twice.
-    """
+    """The parameters, where those in files have their whole key as a name if its last part is taken."""
     counts = Counter(each.parameter.name for each in declared)
     found: list[ParameterSpec] = []
     for each in declared:
@@ -281,11 +271,7 @@ def _with_defaults(declared: Sequence[ParameterSpec], defaults: Sequence[Located
 
 
 def choice(parameter: Parameter, text: str, where: str) -> object:
-    """The choice that a text means.
-
-    Raises:
-        BadInputError: it means none.
-    """
+    """The choice that a text means."""
     if text in parameter.texts:
         return parameter.choices[parameter.texts.index(text)]
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -44,9 +44,6 @@ class StudySpec(Value):
         Args:
             args: the program's.
             declaration: what varies, if a study file says it.
-
-        Raises:
-            BadInputError: the value of an option is wrong.
         """
         goals: list[tuple[Direction, str]] = [("maximize", text) for text in options["maximize"]]
         goals += [("minimize", text) for text in options["minimize"]]
@@ -83,11 +80,7 @@ def _declared(options: Mapping[str, Any], args: Sequence[str]) -> Declaration:
 
 
 def shares(options: Mapping[str, Any]) -> dict[str, float]:
-    """Confidence and effect as shares, such as 0.95, as far as they are given in percent: ``95`` or ``2%``.
-
-    Raises:
-        BadInputError: one is no number, or out of bounds.
-    """
+    """Confidence and effect as shares, such as 0.95, as far as they are given in percent: ``95`` or ``2%``."""
     found = {}
     for name, (least, most) in _BOUNDS.items():
         if text := options.get(name):

@@ -95,11 +95,7 @@ def _limited(text: str) -> str:
 
 
 def write_example(path: str = EXAMPLE) -> None:
-    """Write an example of a study file, with all keys explained.
-
-    Raises:
-        BadInputError: the file exists, or cannot be written.
-    """
+    """Write an example of a study file, with all keys explained."""
     text = read_text(os.path.join(os.path.dirname(__file__), EXAMPLE))
     try:
         with open(path, "x", encoding="utf-8") as file:
@@ -111,11 +107,7 @@ def write_example(path: str = EXAMPLE) -> None:
 
 
 def read_study(path: str) -> StudyFile:
-    """Read a study file.
-
-    Raises:
-        BadInputError: it cannot be read, has an unknown key, or a value is invalid; the message has the line.
-    """
+    """Read a study file."""
     return _Reader(toml_lines.read(path)).study()
 
 

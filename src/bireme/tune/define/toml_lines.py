@@ -35,11 +35,7 @@ class TomlFile(Value):
 
 
 def read(path: str) -> TomlFile:
-    """Read a file.
-
-    Raises:
-        BadInputError: it cannot be read, or is not TOML.
-    """
+    """Read a file."""
     text = read_text(path).replace("\r\n", "\n")
     requirements.check("a study file", "tomlkit", where=path)
     import tomlkit

@@ -63,7 +63,6 @@ def resource_pool(spec: JobSpec, environ: Mapping[str, str], ranks: int | None) 
             many slots, because experiments that share cores would disturb each other's measurements.
 
     Raises:
-        BadInputError: there are no slots, or a node without accelerators declares none.
         UnfitError: slots are not declared, and a node could not be asked for them.
     """
     place = placement.resolve(spec, environ)

@@ -34,9 +34,6 @@ class ProgramStudy:
         spec: the study.
         setting: how its trials are run.
         real: the command of the real job up to the program's arguments, for some exports.
-
-    Raises:
-        BadInputError: it is described wrongly.
     """
 
     folders: tuple[str, ...]

@@ -17,11 +17,7 @@ PRIVATE = 0o600
 
 
 def prepare(folder: str, *, hint: str, where: str = "") -> None:
-    """Create a folder of the user's choice, if it is missing.
-
-    Raises:
-        BadInputError: it cannot be written to, or belongs to another user.
-    """
+    """Create a folder of the user's choice, if it is missing."""
     try:
         os.makedirs(folder, exist_ok=True)
         fd, probe = drafts.create(os.path.join(folder, PROBE))
@@ -37,7 +33,6 @@ def hide(folder: str) -> None:
     """Let git ignore a study's folder, so that ``--ship`` sends only those of its files that a trial needs.
 
     Raises:
-        BadInputError: it is not below the working directory, so that nothing of it is in the copies.
         BiremeError: that cannot be written.
     """
     if os.path.relpath(os.path.realpath(folder), os.path.realpath(".")).startswith(".."):
@@ -52,7 +47,6 @@ def make_folder(path: str) -> None:
 
     Raises:
         BiremeError: it cannot be created.
-        BadInputError: another user has put it, or a link, there.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -65,7 +59,6 @@ def refuse_others(path: str, us: int, *, hint: str = "choose another folder", wh
     """Refuse a file or folder, or a link to one, of another user than this one, root, and ``us``.
 
     Raises:
-        BadInputError: it belongs to another user.
         OSError: it is not there.
     """
     for what, owner in ((path, os.stat(path).st_uid), (f"the link {path}", os.lstat(path).st_uid)):

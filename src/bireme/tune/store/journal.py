@@ -69,7 +69,6 @@ class Journal:
         """Open or create a journal, check all its records, and cut off an incomplete last one.
 
         Raises:
-            BadInputError: it cannot be opened, another process has it open, or it is damaged or of another version.
             BiremeError: its first line cannot be written.
         """
         if _identity(path) in _OURS:  # a process is not in its own way, and closing a second descriptor would unlock
@@ -264,7 +263,6 @@ def read(path: str) -> Iterator[dict[str, object]]:
     """The whole records of a journal that another process may be writing: without its lock, and changing nothing.
 
     Raises:
-        BadInputError: it cannot be read, or is damaged or of another version.
         BiremeError: this process has it open; closing a second descriptor would release the lock.
     """
     if _identity(path) in _OURS:
@@ -313,11 +311,7 @@ def _check(path: str, fd: int) -> tuple[int, int, int]:
 
 
 def _records(path: str, fd: int) -> Iterator[tuple[dict[str, object] | None, int]]:
-    """Each line's record, that of the file itself first, and its size; at the end perhaps None for an incomplete one.
-
-    Raises:
-        BadInputError: a line is damaged, or the file is not a journal, or of another version.
-    """
+    """Each line's record, that of the file itself first, and its size; the last one may be None: it is incomplete."""
     for number, line in enumerate(_lines(fd, 0), 1):
         record = _parse(line[:-1]) if line.endswith(b"\n") else None
         if number == 1:

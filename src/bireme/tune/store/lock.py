@@ -21,9 +21,6 @@ class ExperimentsLock:
 
     Args:
         path: its file, created if missing.
-
-    Raises:
-        BadInputError: the file cannot be opened.
     """
 
     def __init__(self, path: str) -> None:

@@ -128,21 +128,13 @@ def result_of(record: Record) -> TrialResult:
 
 
 def read(path: str) -> tuple[StudyRecords, bool]:
-    """Read a journal; also returns whether its study is running.
-
-    Raises:
-        BadInputError: it cannot be read, or is damaged.
-    """
+    """Read a journal; also returns whether its study is running."""
     running = journal.is_open(path)  # first: a study that ends now has written its last record
     return StudyRecords(journal.read(path)), running
 
 
 def find(folder: str = "") -> str:
-    """The journal in a folder; "": of the only study that there is in the usual folders, or in any other one here.
-
-    Raises:
-        BadInputError: there is none, or more than one.
-    """
+    """The journal in a folder; "": of the only study that there is in the usual folders, or in any other one here."""
     hint = "name the results folder of a study, which holds its journal"
     if folder:
         path = os.path.join(os.path.expanduser(folder), JOURNAL)

@@ -44,9 +44,6 @@ def resume(
 
     Returns:
         (what is known of the study, what the user is told).
-
-    Raises:
-        BadInputError: the folder holds another study.
     """
     known = StudyRecords(journal.records)
     begun = known.begun

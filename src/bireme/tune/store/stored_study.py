@@ -31,9 +31,6 @@ class Study(study.Study):
 
     Attributes:
         notes: what is said of the storage: what was resumed, and what does not hold any more.
-
-    Raises:
-        BadInputError: the study cannot be searched; or the storage is in use, cannot be written, or holds another one.
     """
 
     def __init__(

@@ -31,9 +31,6 @@ def read(path: str, space: Points, measure: Measure) -> tuple[list[records.Recor
     """The results in a table, or in the folder of a study, as records for a journal; and what is said of them.
 
     A parameter that is not named has its default. The same results have the same names, so a study is told them once.
-
-    Raises:
-        BadInputError: it cannot be read, or has no column for a goal.
     """
     found = list(_of_folder(path, measure) if os.path.isdir(path) else _of_table(path, space, measure))
     made: list[records.Record] = []
