@@ -83,7 +83,10 @@ def check_of(text: str, scope: dict[str, Any]) -> Check:
         inner = check_of(text.removesuffix(" | None"), scope)
         return lambda value: None if value is None else inner(value)
     if text.startswith("tuple[") and text.endswith(", ...]"):
-        return _tuple_of(check_of(text[len("tuple[") : -len(", ...]")], scope))
+        inner = check_of(text[len("tuple[") : -len(", ...]")], scope)
+        return _checked(
+            lambda value: isinstance(value, (list, tuple)), "a list", lambda value: tuple(map(inner, value))
+        )
     if text in _SIMPLE:
         return _SIMPLE[text]
     found = scope.get(text)
@@ -95,15 +98,6 @@ def check_of(text: str, scope: dict[str, Any]) -> Check:
     return _one_of(choices)
 
 
-def _tuple_of(inner: Check) -> Check:
-    def check(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            raise ShapeError(f"{_kind(value)}, expected a list")
-        return tuple(map(inner, value))
-
-    return check
-
-
 def _one_of(choices: tuple[str, ...]) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value not in choices:
@@ -113,40 +107,24 @@ def _one_of(choices: tuple[str, ...]) -> Check:
     return check
 
 
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ShapeError(f"{_kind(value)}, expected a string")
-    return value
+def _checked(is_right: Callable[[Any], bool], expected: str, convert: Check = lambda value: value) -> Check:
+    def check(value: Any) -> Any:
+        if not is_right(value):
+            raise ShapeError(f"{_kind(value)}, expected {expected}")
+        return convert(value)
+
+    return check
 
 
-def _boolean(value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise ShapeError(f"{_kind(value)}, expected a boolean")
-    return value
-
-
-def _whole(value: Any) -> Any:
-    if not isinstance(value, int) or isinstance(value, bool) or not -_MOST < value < _MOST:
-        raise ShapeError(f"{_kind(value)}, expected a whole number")
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST < value < _MOST:
-        raise ShapeError(f"{_kind(value)}, expected a finite number")
-    return float(value)
-
-
-def _texts(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise ShapeError(f"{_kind(value)}, expected an object")
-    return {_text(name): _text(word) for name, word in value.items()}
-
-
+_text = _checked(lambda value: isinstance(value, str), "a string")
 _SIMPLE: Mapping[str, Check] = {
     "str": _text,
-    "bool": _boolean,
-    "int": _whole,
-    "float": _number,
-    "Mapping[str, str]": _texts,
+    "bool": _checked(lambda value: isinstance(value, bool), "a boolean"),
+    "int": _checked(lambda value: type(value) is int and -_MOST < value < _MOST, "a whole number"),
+    "float": _checked(lambda value: type(value) in (int, float) and -_MOST < value < _MOST, "a finite number", float),
+    "Mapping[str, str]": _checked(
+        lambda value: isinstance(value, dict),
+        "an object",
+        lambda value: {_text(name): _text(word) for name, word in value.items()},
+    ),
 }

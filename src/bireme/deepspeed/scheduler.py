@@ -171,20 +171,17 @@ class ResourceManager:
         for exp in self.experiment_queue:
             if reason := why_impossible(pool, _shape(exp)):
                 raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
+        # In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill: durations are unknown.
+        order = parsed_again(self.args).options["order"]
         claim = self._open()
         try:
-            signum = self._run(claim, self._scheduler(pool))
+            signum = self._run(claim, Scheduler(pool, order=order, backfill=order != "fifo"))
         finally:
             self._close()
         signum = signum or claim.loop.late
         if signum:
             signal.raise_signal(signum)
             raise KeyboardInterrupt  # the caller handled the signal, but the queue is not done
-
-    def _scheduler(self, pool: Mapping[str, tuple[str, ...]]) -> Scheduler:
-        """In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill: durations are unknown."""
-        order = parsed_again(self.args).options["order"]
-        return Scheduler(pool, order=order, backfill=order != "fifo")
 
     def _run(self, claim: _Claim, scheduler: Scheduler) -> int:
         """Run the queue; return the signal that stopped it, or 0."""

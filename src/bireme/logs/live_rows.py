@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?)?\Z")
 _COLOURS = re.compile(rb"(?:\x1b\[[0-?]*[ -/]*m)*\Z")
 _RESET = b"\x1b[0m"
+_RESETS = (b"\x1b[m", _RESET, b"\x1b[00m")
 _BEGUN = 4096
 """Bytes of an unfinished line that are kept. A longer line is not a progress bar."""
 _MOST_ROWS = 24
@@ -79,7 +80,8 @@ class LiveRows:
         self.takes_back = False
         chunk, self._rest = self._rest + chunk, b""
         since, self._last = now - self._last, now
-        if not (self._rows or self._hidden or self._colour or self._coloured or self._fresh) and not _moves(chunk):
+        only_adds = b"\r" not in chunk and b"\x1b" not in chunk and b"\b" not in chunk
+        if only_adds and not (self._rows or self._hidden or self._colour or self._coloured or self._fresh):
             line = chunk[chunk.rfind(b"\n") + 1 :]
             self._line = (self._line + line if len(line) == len(chunk) else line)[:_BEGUN]
             return chunk
@@ -183,7 +185,7 @@ class LiveRows:
         if not token.startswith(b"\x1b["):
             return
         if kind == b"m":
-            self._colour = token if _resets(token) else self._colour + token
+            self._colour = token if token in _RESETS else self._colour + token
         elif kind in b"AF":
             self._at, self._rose = max(0, self._at - max(number, 1)), bool(self._rows)
             self._fresh = self._fresh or kind == b"F"
@@ -215,15 +217,6 @@ class LiveRows:
                 out.append(_ended(row.text) + b"\n")
         del self._rows[:number]
         self._at = max(0, self._at - number)
-
-
-def _moves(chunk: bytes) -> bool:
-    """Whether a chunk does more than to add text and lines."""
-    return b"\r" in chunk or b"\x1b" in chunk or b"\b" in chunk
-
-
-def _resets(colour: bytes) -> bool:
-    return colour in (b"\x1b[m", b"\x1b[0m", b"\x1b[00m")
 
 
 def _ended(text: bytes) -> bytes:

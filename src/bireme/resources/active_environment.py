@@ -23,7 +23,8 @@ def other_python(environ: Mapping[str, str], program: str) -> str:
     if os.path.basename(program) != _COMMAND:
         return ""
     prefix = active_prefix(environ)
-    return python_of(prefix) if prefix and not _same(prefix, sys.prefix) else ""
+    ours = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+    return python_of(prefix) if prefix and not ours else ""
 
 
 def active_prefix(environ: Mapping[str, str]) -> str:
@@ -52,7 +53,3 @@ def python_of(prefix: str) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return os.path.abspath(path)
     return ""
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

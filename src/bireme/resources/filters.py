@@ -79,7 +79,8 @@ def apply_filters(
         if kept := tuple(slot for slot in slots_there if (slot in mine) == bool(include)):
             left[host] = kept
     if not left and not may_be_empty:
-        raise BadInputError("no slots left to run on", hint=f"available: {_summary(pool)}", where=where if text else "")
+        there = listed((f"{host}:{','.join(slots)}" for host, slots in pool.items()), most=4)
+        raise BadInputError("no slots left to run on", hint=f"available: {there}", where=where if text else "")
     return left
 
 
@@ -178,7 +179,3 @@ def _known_slot(
 def _at_least_one(number: int, where: str) -> None:
     if number < 1:
         raise BadInputError(f"must be at least 1, not {number}", where=where)
-
-
-def _summary(pool: Mapping[str, tuple[str, ...]]) -> str:
-    return listed((f"{host}:{','.join(slots)}" for host, slots in pool.items()), most=4)

@@ -93,7 +93,8 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
             error.where = "--wrap"
             raise
     if program.kind == "script":
-        text = _read_script(program, environ, _missing_there(spec) if shared else "")
+        there = MISSING_THERE if spec.ship is None else "it is not in the tree that --ship sends"
+        text = _read_script(program, environ, there if shared else "")
     elif program.kind == "module":
         text = _read_module(program, environ) if own_interpreter else b""
     else:
@@ -113,11 +114,6 @@ def source(program: Program, environ: Mapping[str, str]) -> bytes:
         return _read_script(program, environ, "") if program.kind == "script" else b""
     except BadInputError:
         return b""  # `check` reports it
-
-
-def _missing_there(spec: JobSpec) -> str:
-    """What to do about a script that a node lacks."""
-    return MISSING_THERE if spec.ship is None else "it is not in the tree that --ship sends"
 
 
 def _read_script(program: Program, environ: Mapping[str, str], hint: str) -> bytes:

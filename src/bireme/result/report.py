@@ -7,7 +7,7 @@ from bireme.result.outcome import describe, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.result.outcome import Outcome, RankEnd
+    from bireme.result.outcome import Outcome
 
 
 def summary(outcome: Outcome) -> str:
@@ -48,7 +48,9 @@ def _headline(outcome: Outcome) -> list[str]:
     first = outcome.first
     if first is not None:
         how = describe(first.code, by_signal=first.by_signal)
-        return [f"{_who(first)} failed first: {how}, after {duration(first.seconds)}"]
+        device = f" ({first.device})" if first.device else ""
+        who = f"rank {first.rank} on {first.host}{device}, pid {first.pid},"
+        return [f"{who} failed first: {how}, after {duration(first.seconds)}"]
     if outcome.cause == "signal":
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
@@ -56,11 +58,6 @@ def _headline(outcome: Outcome) -> list[str]:
     if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes", "not fetched"):
         return [outcome.note]
     return ["some processes could not be killed"] if outcome.stuck else []
-
-
-def _who(end: RankEnd) -> str:
-    device = f" ({end.device})" if end.device else ""
-    return f"rank {end.rank} on {end.host}{device}, pid {end.pid},"
 
 
 def _others(outcome: Outcome) -> list[str]:
