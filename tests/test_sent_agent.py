@@ -83,6 +83,8 @@ def test_a_tree_and_files_that_come_home_need_more() -> None:
         )
     )
     assert not {name for name in plain if name.startswith("bireme.ship")}
+    ours = {"bireme.logs.console", "bireme.logs.output", "bireme.runner.session", "bireme.resources.filters"}
+    assert not plain & ours, "what only the command needs makes the agent's code larger"
     assert "bireme.ship.taker" in tree - fetch
     assert "bireme.ship.fetch_sender" in fetch - tree
 

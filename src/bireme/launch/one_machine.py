@@ -56,7 +56,7 @@ class LocalCrew(NodePart):
         super().__init__(
             session.loop,
             node,
-            _Reports(session, node.host),
+            _ToSession(session, node.host),
             ProcessTree(),
             accelerator=plan.accelerator,
             grace=session.spec.grace,
@@ -87,8 +87,8 @@ class LocalCrew(NodePart):
         return self.add_input(self._reader.read_on)
 
 
-class _Reports:
-    """Tells a session what a node's part that runs here reports."""
+class _ToSession:
+    """Tells a session what happens to a node's part that runs here."""
 
     def __init__(self, session: Session, host: str) -> None:
         self._session, self._host = session, host

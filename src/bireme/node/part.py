@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 
 from bireme import signal_numbers as signal
-from bireme.logs.console import ERR, OUT
 from bireme.logs.rankfiles import RankFiles
-from bireme.node.pipes import Pipes
+from bireme.node.pipes import ERR, OUT, Pipes
 from bireme.node.processes import NodeProcesses, remove_flat_directory
 from bireme.planning.environment import JOB_NAME
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from bireme.loop import Loop, Timer
 
+OUT, ERR = 1, 2
+"""The streams of a rank, stdout and stderr."""
 _CHUNK = 64 * 1024
 """Bytes per read: larger reads miss the CPU's cache and are slower (550 instead of 860 MB/s to a file)."""
 _PIPE = 256 * 1024
