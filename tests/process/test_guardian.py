@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.node.processes import ProcessTree
+from bireme.node.process_tree import ProcessTree
 from bireme.process import guardian, kernel
 from bireme.process.worker import WorkerStart
 

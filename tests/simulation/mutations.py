@@ -66,7 +66,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 
 
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
-_NODE, _HEARTBEAT = "bireme.node.processes:NodeProcesses", "bireme.cluster.node_loss:Heartbeat"
+_NODE, _HEARTBEAT = "bireme.node.part:NodePart", "bireme.cluster.node_loss:Heartbeat"
 _PART = "bireme.node.part:NodePart"
 _OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict.blame"
 _LOSS, _NODES = "bireme.cluster.node_loss:NodeLoss", "bireme.cluster.connections:NodeConnections"
@@ -153,7 +153,7 @@ MUTATIONS = (
     Mutation("no-over", _rewrite(f"{_AGENT}.over", "self._channel.send", "bool"), seed=1),
     Mutation(
         "stop-ignored-at-start",
-        _rewrite(f"{_AGENT}._on_stop", "self._part is not None", "self._part._processes._up"),
+        _rewrite(f"{_AGENT}._on_stop", "self._part is not None", "self._part._up"),
         seed=299,
     ),
     Mutation("others-not-stopped", _rewrite("bireme.runner.session:Session.down", "self.crew.stop(", "bool("), seed=54),

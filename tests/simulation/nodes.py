@@ -524,7 +524,7 @@ class SimulatedPort:
 
 
 class SimulatedTree:
-    """The processes below an agent; stands in for `bireme.node.processes.ProcessTree`."""
+    """The processes below an agent; stands in for `bireme.node.process_tree.ProcessTree`."""
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process

@@ -8,7 +8,7 @@ from bireme.errors import BadInputError, UnfitError
 from bireme.logs import rankfiles
 from bireme.node.examination import examine, short_hostname, working_directory
 from bireme.node.part import NodePart
-from bireme.node.processes import ProcessTree
+from bireme.node.process_tree import ProcessTree
 from bireme.planning.start import start_plan
 from bireme.planning.start_facts import job_facts
 from bireme.planning.trust import may_find_env_file

@@ -7,7 +7,7 @@ import time
 
 from bireme import jsontext
 from bireme.loop import Loop
-from bireme.node.processes import ProcessTree
+from bireme.node.process_tree import ProcessTree
 from bireme.process import guardian
 
 TYPE_CHECKING = False

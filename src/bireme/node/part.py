@@ -1,6 +1,7 @@
 """One node's part of a job, the same here and in an agent: its processes, pipes and log files.
 
-The part is *gone* when no process of it is left, and *over* when all its pipes have ended too.
+It starts the ranks through a guardian, signals them, and stops them by the stop ladder. The part is *gone* when no
+process of it is left, and *over* when all its pipes have ended too.
 """
 
 from __future__ import annotations
@@ -9,19 +10,58 @@ import os
 
 from bireme import signal_numbers as signal
 from bireme.logs.rankfiles import RankFiles
-from bireme.node.pipes import ERR, OUT, Pipes
-from bireme.node.processes import NodeProcesses, remove_flat_directory
-from bireme.planning.environment import JOB_NAME
+from bireme.node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
+from bireme.planning.environment import JOB_NAME, MARK
+from bireme.process import kernel
+from bireme.process.stop_ladder import KILL_WAIT, Ladder
+from bireme.process.worker import WorkerStart
+from bireme.regular_file import open_regular
+from bireme.result.outcome import RankEnd, exit_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
     from bireme.logs.output import JobOutput
-    from bireme.loop import Loop
-    from bireme.node.pipes import InputPipes
-    from bireme.node.processes import Observer, ProcessTree
+    from bireme.loop import Loop, Timer
+    from bireme.node.process_tree import ProcessTree
     from bireme.planning.start import NodePlan
+    from bireme.process.guardian import Handle
+    from bireme.process.stop_ladder import Event
+
+    class Observer(Protocol):
+        """Is told what happens to a node's part. Times are monotonic seconds; stream 1 is stdout, 2 is stderr."""
+
+        def up(self, rank: int, pid: int, when: float) -> None:
+            """A rank was started."""
+
+        def down(self, end: RankEnd, when: float) -> None:
+            """A rank has ended."""
+
+        def chunk(self, rank: int, number: int, data: bytes) -> None:
+            """A rank has written this to a stream."""
+
+        def rested(self, rank: int, number: int) -> None:
+            """A rank has paused in an unfinished line."""
+
+        def eof(self, rank: int, number: int) -> None:
+            """A rank's stream has ended."""
+
+        def guardian_lost(self, pid: int) -> None:
+            """The guardian or the watcher was killed."""
+
+        def unfit(self, reason: str) -> None:
+            """A rank could not be started."""
+
+        def complain(self, text: str) -> None:
+            """Something is wrong with a file, such as a log that cannot be written."""
+
+        def gone(self) -> None:
+            """No process is left."""
+
+        def over(self) -> None:
+            """No process is left, and all pipes have ended."""
 
 
 class NodePart:
@@ -36,6 +76,8 @@ class NodePart:
 
     Attributes:
         gone: whether no process is left.
+        killed: how many ranks had to be killed by SIGKILL.
+        stuck: processes that even SIGKILL did not end.
     """
 
     def __init__(
@@ -52,7 +94,18 @@ class NodePart:
         at_loss: Callable[[], object] = lambda: None,
         farewell: float = 0.0,
     ) -> None:
-        self._loop, self._plan, self._observer = loop, plan, observer
+        self._loop, self._plan, self._observer, self._tree = loop, plan, observer, tree
+        self._accelerator, self._at_loss, self._farewell = accelerator, at_loss, farewell
+        self._files_limit = kernel.allow_files(4 * len(plan.workers))  # first: pipes need them
+        self._ladder = Ladder(grace)
+        self._timer: Timer | None = None
+        self._guardian: Handle | None = None
+        self._patience: Timer | None = None  # with a guardian that is to end by itself
+        self._lost = False
+        self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
+        self._stopped_at: float | None = None
+        self.killed = 0
+        self.stuck: tuple[str, ...] = ()
         self.gone = False
         self._files: RankFiles | None = None
         if log_dir is not None:
@@ -62,31 +115,7 @@ class NodePart:
         self._output: JobOutput | None = None
         self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
         self._pipes = Pipes(loop, self._chunk, observer.rested, self._eof, self._maybe_over, rest=rest)
-        self._processes = NodeProcesses(
-            loop,
-            plan,
-            accelerator=accelerator,
-            grace=grace,
-            observer=observer,
-            on_gone=self._gone,
-            tree=tree,
-            at_loss=at_loss,
-            farewell=farewell,
-        )
-        processes = self._processes
-        self.stop, self.kill_now, self.signal_ranks = processes.stop, processes.kill_now, processes.signal_ranks
-        self.suspend, self.resume = processes.suspend, processes.resume
         self.hold_output, self.release_output = self._pipes.pause, self._pipes.resume
-
-    @property
-    def killed(self) -> int:
-        """How many ranks had to be killed."""
-        return self._processes.killed
-
-    @property
-    def stuck(self) -> tuple[str, ...]:
-        """Processes that even SIGKILL did not end."""
-        return self._processes.stuck
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -110,21 +139,51 @@ class NodePart:
         """
         self._output = output
         null = os.open(os.devnull, os.O_RDWR)
-        streams, screens = [], {}
+        workers = []
+        base = {**environ, **self._plan.env}
         columns = output.columns_beside_labels() if output is not None else 0
         for worker in self._plan.workers:
             rank = worker.rank
             reads, stderr = stdin(rank, null), self._stream(rank, ERR)
             stdout = stderr if output is not None and output.shows_as_one(rank) else self._stream(rank, OUT)
-            streams.append((reads, stdout, stderr))
             # Not where a terminal of its own tells a rank its width, also when it changes. Some ask stdin first.
-            if columns and (reads != null or {(rank, OUT), (rank, ERR)} - self._terminals.keys()):
-                screens[rank] = {"COLUMNS": str(columns)}
-        self._processes.start(environ, streams, screens=screens, keep=keep, at_start=at_start)
+            told = columns and (reads != null or {(rank, OUT), (rank, ERR)} - self._terminals.keys())
+            workers.append(
+                WorkerStart(
+                    argv=worker.argv,
+                    env={**base, **({"COLUMNS": str(columns)} if told else {}), **worker.env},
+                    cwd=self._plan.cwd,
+                    stdin=reads,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cores=worker.cores,
+                )
+            )
+
+        def prepare() -> None:
+            os.mkdir(self._plan.error_dir, 0o700)
+            at_start()
+
+        self._guardian = self._tree.start(
+            workers,
+            keep=keep,
+            at_start=prepare,
+            at_loss=self._clean_up,
+            files_limit=self._files_limit,
+            farewell=self._farewell,
+        )
+        self._loop.watch(self._guardian.events, self._hear)
         os.close(null)
         self._pipes.begin()
         if self._input is not None:
             self._input.begin()
+
+    def _clean_up(self) -> None:
+        """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
+        self._at_loss()
+        _remove_flat_directory(self._plan.error_dir)
+
+    # -- streams ---------------------------------------------------------------------------------
 
     @property
     def has_input(self) -> bool:
@@ -134,8 +193,6 @@ class NodePart:
     def add_input(self, on_taken: Callable[[], None]) -> int:
         """Make the pipe for a rank's stdin, into which `write_input` writes; return what the rank reads from."""
         if self._input is None:
-            from bireme.node.pipes import InputPipes
-
             self._input = InputPipes(self._loop, on_taken)
         return self._input.add()
 
@@ -148,8 +205,6 @@ class NodePart:
         """Make what a rank writes to: a pseudo-terminal if its stream is shown on a terminal, otherwise a pipe."""
         window = self._output.window(rank, number) if self._output is not None else None
         if window is not None:
-            from bireme.node.pipes import open_terminal
-
             try:
                 pair = open_terminal(window)
             except OSError:  # there are no more of them
@@ -160,25 +215,12 @@ class NodePart:
 
     def resize(self) -> None:
         """Pass a new size of our terminal on."""
-        from bireme.node.pipes import resize_terminal
-
         for (rank, number), fd in self._terminals.items():
             window = self._output and self._output.window(rank, number)
             if window:
                 resize_terminal(fd, window)
         if self._terminals:
-            self._processes.signal_ranks(signal.SIGWINCH)
-
-    def close(self) -> None:
-        """Close everything, and remove the directory for error files."""
-        self._processes.close()
-        if self._input is not None:
-            self._input.close()
-        if self._files is not None:
-            self._files.close()
-        remove_flat_directory(self._plan.error_dir)
-
-    # -- events ----------------------------------------------------------------------------------
+            self.signal_ranks(signal.SIGWINCH)
 
     def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
         if self._files is not None:
@@ -199,3 +241,197 @@ class NodePart:
     def _maybe_over(self) -> None:
         if self.gone and self._pipes.ended:
             self._observer.over()
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End the ranks by the stop ladder."""
+        self._on("stop", signum)
+
+    def kill_now(self) -> None:
+        """Kill what is left now, without waiting for the grace time."""
+        self._on("kill now")
+
+    def signal_ranks(self, signum: int) -> None:
+        """Send a signal to every rank's own process, not to its children, which may not handle it."""
+        self._tell("rank", int(signum), "*")
+
+    def suspend(self) -> None:
+        """Suspend everything below. By SIGSTOP, since SIGTSTP does not stop an orphaned process group."""
+        self._tell("all", int(signal.SIGSTOP))
+
+    def resume(self) -> None:
+        """Resume what :meth:`suspend` stopped."""
+        self._tell("all", int(signal.SIGCONT))
+
+    # -- what the guardian reports ---------------------------------------------------------------
+
+    def _hear(self) -> None:
+        assert self._guardian is not None
+        events = self._guardian.read()
+        if events is None:
+            self._guardian_gone()
+            return
+        for word, *args in events:
+            if word == "up":
+                index, pid, when = int(args[0]), int(args[1]), float(args[2])
+                self._up[index] = pid, when
+                self._observer.up(self._plan.workers[index].rank, pid, when)
+            elif word == "down":
+                self._worker_ended(int(args[0]), int(args[1]), float(args[2]), int(args[3]))
+            elif word == "unborn":
+                rank = self._plan.workers[int(args[0])].rank
+                reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
+                self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+            elif word == "unguarded":
+                reason = f"cannot start any process on {self._plan.host}: {os.strerror(int(args[0]))}"
+                self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+                self._end()
+            elif word == "lost":
+                self._lost = True
+                self._observer.guardian_lost(int(args[0]))
+            elif word == "swept":
+                self.stuck = self._tree.describe([int(pid) for pid in args])
+                self._end()
+            elif word == "alone":
+                # Without the watcher it is of no more use. It ends everything by itself: if we killed it, and were
+                # killed in the middle of that, nobody would be left to go on.
+                self._guardian.leave()
+                self._patience = self._loop.after(KILL_WAIT, self._guardian_gone)
+            elif word == "deserted":
+                self._on("deserted")
+            elif word == "empty":
+                self._on("empty")
+
+    def _worker_ended(self, index: int, status: int, when: float, peak_memory: int) -> None:
+        worker = self._plan.workers[index]
+        pid, since = self._up.pop(index)
+        code, by_signal = exit_code(status), os.WIFSIGNALED(status)
+        killed = by_signal and os.WTERMSIG(status) == signal.SIGKILL
+        if killed and self._ladder.state == "killing":
+            self.killed += 1
+        stopped = self._stopped_at is not None and when >= self._stopped_at
+        memory_limit = self._tree.ran_out_of_memory(pid) if killed and not stopped else None
+        end = RankEnd(
+            rank=worker.rank,
+            host=self._plan.host,
+            device=f"{self._accelerator}:{worker.slot}" if self._accelerator != "cpu" else "cpu",
+            pid=pid,
+            code=code,
+            by_signal=by_signal,
+            seconds=when - since,
+            peak_memory=peak_memory,
+            stopped=stopped,
+            out_of_memory=memory_limit is not None,
+            memory_limit=memory_limit or "",
+            recorded=_read_text(worker.env["TORCHELASTIC_ERROR_FILE"]) if code and not stopped else "",
+        )
+        self._observer.down(end, when)
+
+    def _guardian_gone(self) -> None:
+        """End of file from the guardian: expected after ``empty``; otherwise end its processes ourselves."""
+        assert self._guardian is not None
+        self._be_patient_no_more()
+        self._loop.unwatch(self._guardian.events)
+        if self._ladder.state == "done":
+            return
+        gone, self._guardian = self._guardian, None
+        self.stuck = self._tree.sweep(gone, [pid for pid, _ in self._up.values()])
+        if not self._lost:
+            self._observer.guardian_lost(gone.pid)
+        self._end()
+
+    def _be_patient_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _end(self) -> None:
+        """Go to the end of the ladder: no process is left."""
+        self._on("kill now")
+        self._on("empty")
+
+    # -- the ladder ------------------------------------------------------------------------------
+
+    def _on(self, event: Event, signum: int = signal.SIGTERM) -> None:
+        steps, deadline = self._ladder.on(event, signum)
+        if deadline != "keep":
+            if self._timer is not None:
+                self._timer.cancel()
+            seconds = None if deadline == "cancel" else deadline
+            self._timer = None if seconds is None else self._loop.after(seconds, lambda: self._on("deadline"))
+        for step in steps:
+            getattr(self, "_do_" + step.replace(" ", "_"))()
+
+    def _do_signal(self) -> None:
+        self._stopped_at = self._loop.now()
+        self._tell("rank", int(self._ladder.signum), "*")
+        self._tell("all", int(signal.SIGCONT))  # a suspended rank could not handle the signal
+        self._do_sweep()
+
+    def _do_sweep(self) -> None:
+        self._tell("stray", int(signal.SIGTERM))
+
+    def _do_kill(self) -> None:
+        self._stopped_at = self._stopped_at or self._loop.now()
+        self._tell("kill")
+
+    def _do_give_up(self) -> None:
+        """The guardian did not finish in time: kill it, and kill what is left ourselves."""
+        assert self._guardian is not None
+        gone, self._guardian = self._guardian, None
+        self._be_patient_no_more()
+        self._loop.unwatch(gone.events)
+        self.stuck = self._tree.give_up(gone)
+
+    def _do_finish(self) -> None:
+        if self._stopped_at is not None:
+            # Nothing is left below us. A process that carries the job's mark has escaped from the process tree.
+            self._tree.kill_escaped(MARK, self._plan.env[MARK])
+        self._gone()
+
+    def _tell(self, *words: object) -> None:
+        if self._guardian is not None:
+            self._guardian.tell(*words)
+
+    def close(self) -> None:
+        """Restore the state of this process; close everything, even the pipes of a guardian that has not finished."""
+        self._be_patient_no_more()
+        if self._guardian is not None:
+            self._loop.unwatch(self._guardian.events)
+            done = self._ladder.state == "done"
+            if done:
+                self._clean_up()  # while the watcher would still do it if we were killed
+            self._guardian.close(cleaned=done)
+            if done:
+                self._guardian.wait()
+        self._tree.close()
+        if self._input is not None:
+            self._input.close()
+        if self._files is not None:
+            self._files.close()
+        _remove_flat_directory(self._plan.error_dir)
+
+
+def _read_text(path: str) -> str:
+    """The content of a file that a rank wrote, at most 1 MiB; "" if it is not a regular file: a pipe might hang."""
+    try:
+        with open(open_regular(path, os.O_NOFOLLOW), errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def _remove_flat_directory(path: str) -> None:
+    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` is slow to import)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(fd):
+            os.unlink(name, dir_fd=fd)
+        os.rmdir(path)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)

@@ -1,0 +1,70 @@
+"""The processes below this one that belong to one job: kills what a guardian leaves, and hunts what has escaped."""
+
+from __future__ import annotations
+
+from bireme import signal_numbers as signal
+from bireme.process import cgroup, guardian, kernel
+from bireme.process.oom import OomWatch
+from bireme.process.stop_ladder import KILL_WAIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from bireme.process.guardian import Handle
+    from bireme.process.worker import WorkerStart
+
+
+class ProcessTree:
+    """Makes this process a subreaper for as long as the job runs, so that orphans become its children."""
+
+    def __init__(self) -> None:
+        self._oom = OomWatch()
+        self._spare: frozenset[int] = frozenset()
+        self._was_subreaper = kernel.is_subreaper()
+
+    def start(self, workers: Sequence[WorkerStart], **options: Any) -> Handle:
+        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`."""
+        self._spare = frozenset(kernel.children())  # children of the program that embeds us
+        self._was_subreaper = kernel.is_subreaper()
+        kernel.become_subreaper()
+        return guardian.start(workers, **options)
+
+    def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:
+        """Kill what guardian and watcher left; the workers died with them, and what these left is our child now."""
+        gone.close()
+        gone.wait()
+        group = cgroup.named_by(gone.pid)
+        cgroup.kill(group)
+        if not kernel.LINUX:  # no parent-death signal: each worker leads a process group
+            for pid in workers:
+                kernel.send(-pid, signal.SIGKILL)
+        stuck = self.describe(kernel.kill_below(self._spare, KILL_WAIT))
+        cgroup.remove(group)
+        return stuck
+
+    def give_up(self, guardian_: Handle) -> tuple[str, ...]:
+        """The guardian did not finish in time: kill it and what is left, and return what did not die."""
+        guardian_.close()
+        kernel.send(guardian_.pid, signal.SIGKILL)
+        return self.describe(kernel.kill_below(self._spare, 1.0))
+
+    def kill_escaped(self, name: str, value: str) -> None:
+        """Kill every process with ``name=value`` in its environment, wherever it is: it has escaped from the tree."""
+        for pid in kernel.marked(name, value):
+            kernel.send(pid, signal.SIGKILL)
+
+    def ran_out_of_memory(self, pid: int) -> str | None:
+        """Which limit the kernel's out-of-memory killer enforced when it ended this process; see `OomWatch.struck`."""
+        return self._oom.struck(pid)
+
+    def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
+        """``pid (name, state)`` of each process that still exists."""
+        stats = ((pid, kernel.stat_of(pid)) for pid in pids)
+        return tuple(f"{pid} ({stat[0]}, state {stat[1]})" for pid, stat in stats if stat is not None)
+
+    def close(self) -> None:
+        """Restore the state of this process."""
+        kernel.become_subreaper(self._was_subreaper)
+        self._oom.close()
