@@ -132,6 +132,16 @@ def test_files_that_were_not_asked_for(here: Path, found: Found) -> None:
     job.fetching.close()
 
 
+def test_more_names_than_memory(here: Path) -> None:
+    agent = Agent("a")
+    job = Job(agent)
+    with pytest.raises(ProtocolError, match="more files than there can be"):
+        for number in range(100):
+            names = (f"out/{number}/{place}/{'/'.join(['x' * 250] * 15)}" for place in range(256))
+            job.fetching.found(agent, Found(files=tuple(map(file, names))))
+    job.fetching.close()
+
+
 @pytest.mark.parametrize(
     "entry",
     [

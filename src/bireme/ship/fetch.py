@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Here: TypeAlias = Literal["nothing", "same", "older", "newer"]
 
 _NODES_AT_ONCE = 16
+_HEAVIEST = 64 << 20
+"""About the bytes that the names of one node's files may take."""
 _SAID = 5
 """Problems that are shown one by one."""
 
@@ -146,7 +148,7 @@ class _Node:
         self.asked: deque[int] = deque()
         self.coming: deque[Coming] = deque()
         self.draft: files.Draft | None = None
-        self.taken = 0
+        self.taken = self.weight = 0
 
     def drop(self) -> None:
         """Keep nothing of the file that comes."""
@@ -218,7 +220,8 @@ class Fetching:
     def found(self, agent: Receiver, found: Found) -> None:
         """Note which files a node has."""
         node = self._nodes[agent]
-        if node.listed or len(node.files) > MOST:
+        node.weight += sum(len(file.path) + len(file.content) + 8 * len(file.parts) for file in found.files)
+        if node.listed or len(node.files) > MOST or node.weight > _HEAVIEST:
             raise ProtocolError("it sent more files than there can be")
         for file in found.files:
             if file.path in node.paths or first_match(self._wanted, file.path) is None:
