@@ -32,6 +32,7 @@ from bireme.tune.deepspeed.results import METRICS, read_metrics, read_model_info
 from bireme.tune.execution import diagnosis
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, read_report
+from bireme.tune.metrics.numbers import scaled
 from tests.conftest import bireme, clean_environ
 
 HARD = {
@@ -177,7 +178,7 @@ def results(folder: Path, data: bytes) -> None:
     for name in METRICS:
         value, reason = value_of(metrics, name)
         assert (value is None) == bool(reason)
-        assert value is None or METRICS[name].show(value)
+        assert value is None or scaled(value / METRICS[name].scale, METRICS[name].unit)
     info = read_model_info(str(folder / "model_info.json"))
     assert (info.params is None) == bool(info.reason)
 

@@ -19,12 +19,11 @@ from bireme.tune.deepspeed.results import read_metrics
 from bireme.tune.execution import experiment
 from bireme.tune.execution.experiment import read_report, tail
 from bireme.tune.metrics.metric import parse
-from bireme.tune.metrics.numbers import LEAST
+from bireme.tune.metrics.numbers import LEAST, shown
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.program.files import ProgramFiles
 from bireme.tune.report.export import trials_csv
-from bireme.tune.report.tables import figure, short
-from bireme.tune.report.view import Configuration, StudyView, TrialView
+from bireme.tune.report.view import Configuration, StudyView, TrialView, short
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.study import Study, Trial, TrialResult
 from tests.conftest import clean_environ
@@ -204,7 +203,7 @@ def test_what_a_script_reports(tmp_path: Path, text: str) -> None:
 
 
 def test_long_values_are_shortened() -> None:
-    assert figure(1e300) == "1e+300" and figure(1e-300) == "1e-300" and figure(1234.5) == "1234"
+    assert shown(1e300) == "1e+300" and shown(1e-300) == "1e-300" and shown(1234.4) == "1234"
     assert short("a" * 5000 + "b").endswith("ab") and len(short("a" * 5000)) == 60
 
 

@@ -213,7 +213,11 @@ class Live(Lines):
         now = time.monotonic()
         for name, (begin, reservation) in self._running.items():
             mark = Text(">" if ascii_only else "▸", "green")
-            grid.add_row(mark, self._title(name), reservation.include(), Text(duration(now - begin), "dim"))
+            words = (
+                printable(self._title(name)),
+                reservation.include(),
+            )  # as Text: rich would read [round 2] as a style
+            grid.add_row(mark, *map(Text, words), Text(duration(now - begin), "dim"))
         rows = Table.grid()
         rows.add_row(grid)
         if now >= self._due:
@@ -223,8 +227,8 @@ class Live(Lines):
             self._due = time.monotonic() + _SHARE * (time.monotonic() - now)
         for line in self._best:
             rows.add_row(Text(printable(line), "bold"))
-        words = [f"{len(self._view.ended) if self._view else 0} done", self._left, duration(now - self._begin)]
-        rows.add_row(Text((" | " if ascii_only else " · ").join(filter(None, words)), "bold"))
+        counts = [f"{len(self._view.ended) if self._view else 0} done", self._left, duration(now - self._begin)]
+        rows.add_row(Text((" | " if ascii_only else " · ").join(filter(None, counts)), "bold"))
         return rows
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bireme.tune.deepspeed.tuning import Tuning
-from bireme.tune.report.tables import figure
 from tests.tune.deepspeed.machine import MICRO, Machine, play, summary
 
 DATA = {MICRO: [4, 8], "zero_optimization": {"stage": [1, 0]}}
@@ -107,11 +106,3 @@ def test_what_could_not_be_run(space):
     assert "Could not be run (run the same command again to retry): z1_gas2_tmbspg4" in summary(
         tuning, "some experiments could not be run", 1.0
     )
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [(1234567.8, "1234568"), (1600, "1600"), (300, "300.0"), (12.5, "12.50"), (0.0125, "0.01250"), (0, "0")],
-)
-def test_figures_have_one_form(number, shown):
-    assert figure(number) == shown

@@ -173,6 +173,11 @@ def truth(folder: Path) -> Truth:
     elif open_ and (own := mean(answer.promising)) and (base := mean(answer.baseline)):
         open_ = (own / base if up else base / own) > 1 + identity.get("effect", 0.02)
     promising = text(answer.promising) if open_ else ""
+    little = [  # of a program, what was compared too little is no tie
+        one.point
+        for one in answer.compared
+        if known.kind == "program" and (not one.rounds or (one.low < 0.5 and (one.high is None or one.high > 2)))
+    ]
     base_words = words(answer.baseline)
     best_words = () if answer.best is None else words(answer.best)
     return Truth(
@@ -182,7 +187,7 @@ def truth(folder: Path) -> Truth:
         best=text(answer.best),
         baseline=text(answer.baseline) if answer.best is not None else "",
         promising=promising,
-        ties=tuple(each for each in map(text, answer.ties) if each != promising),
+        ties=tuple(each for each in (text(one) for one in answer.ties if one not in little) if each != promising),
         front=tuple(map(text, answer.front)),
         goal=name,
         direction=goal.get("direction", "maximize"),
@@ -277,12 +282,7 @@ def in_report(said: dict[str, Any], views: Views, true: Truth) -> None:
     texts = [each["text"] for each in said["configurations"]]
     named = [None if answer[each] is None else texts[answer[each]] for each in ("best", "baseline")]
     assert named[0] == (true.best or None) and (named[1] == true.baseline or not true.best)
-    assert [texts[each] for each in answer["ties"]] == [
-        *({true.promising} - {""} if true.answer.promising in known.ties else ()),
-        *true.ties,
-    ] or sorted(texts[each] for each in answer["ties"]) == sorted(
-        {*true.ties, *([true.promising] if known.promising in known.ties else [])} - {""}
-    )
+    assert {texts[each] for each in answer["ties"]} >= set(true.ties) and len(answer["ties"]) <= len(known.ties)
     assert answer["confirmed"] == known.confirmed and answer["rounds"] == known.rounds
     assert answer["noise"] == pytest.approx(known.noise) and said["noise"] == pytest.approx(known.noise)
     assert answer["ratio"] == pytest.approx(known.ratio)
@@ -357,7 +357,7 @@ def on_page(said: str, true: Truth) -> None:
 def in_numbers(said: str, true: Truth) -> None:
     """The table of the finalists."""
     for each in true.answer.compared:
-        assert f"\n{each.ratio:.3f}\n" in said
+        assert (f"\n{each.ratio:.3f}\n" in said) or not each.rounds
 
 
 def _other(text: str, baseline: str) -> str:
@@ -380,8 +380,8 @@ def in_data(said: dict[str, Any], true: Truth) -> None:
         assert (ratio[at["figure"]] / other[at["figure"]]) ** up == pytest.approx(
             ratio[at["ratio"]] / other[at["ratio"]], rel=0.01
         )
-    compared = {each.goal: [] for each in true.answer.compared}  # type: dict[str, list[float]]
-    for each in true.answer.compared:
+    compared = {each.goal: [] for each in true.answer.compared if each.rounds}  # type: dict[str, list[float]]
+    for each in (one for one in true.answer.compared if one.rounds):
         compared[each.goal].append(each.ratio)
     for goal, ratios in compared.items():
         rows = said["charts"][f"forest {goal}"]["data"]["values"]

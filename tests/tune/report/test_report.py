@@ -252,3 +252,25 @@ def test_without_the_packages_of_the_page(folder: Path, package: str) -> None:
     )
     assert done.returncode == 2 and "pip install 'bireme[report]'" in done.stderr
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_of_what_is_minimized_half_is_twice_as_good_everywhere(tmp_path: Path) -> None:
+    """In the rounds of a finalist, in the table of trials, in the numbers beside the answer, and in the effects."""
+    made = StudyMaker(tmp_path, logs=False)
+    made.begin(goals=[{"name": "time", "direction": "minimize"}], parameters=[{"name": "x", "choices": [1, 2]}])
+    for number in range(1, 5):
+        for x, seconds in ((1, 4.0), (2, 2.0)):
+            record = {"end": f"t{number}{x}", "time": BEGIN + number, "point": {"x": x}, "phase": "confirm"}
+            ending = {"cause": "ok", "reason": "", "seconds": seconds, "metrics": {"time": seconds}}
+            made.journal.append({**record, "round": number, "ending": ending, "figures": {"time": seconds}})
+    compared = [{"point": {"x": 2}, "goal": "time", "ratio": 2.0, "low": 1.9, "high": 2.1, "rounds": 4}]
+    answer = {"best": {"x": 2}, "baseline": {"x": 1}, "confirmed": True, "ratio": 2.0, "low": 1.9, "high": 2.1}
+    made.journal.append({"over": "all is decided", "answer": {**answer, "rounds": 4, "compared": compared}})
+    made.journal.close()
+    study, secrets = read_study(str(tmp_path))
+    assert study.finalists[0].rounds == (2.0,) * 4 and study.ratio(1) == 2.0 and study.leader == ""
+    data = json.loads(page.page(study, secrets, BEGIN, library="").partition('id="data">')[2].partition("</script>")[0])
+    place = [column["key"] for column in data["columns"]].index("ratio")
+    assert sorted({row[place] for row in data["trials"]}) == [1.0, 2.0] and not data["maximized"]
+    assert {row[place] for row in data["trials"] if row[0].endswith("2")} == {2.0}
+    assert [level.ratio for level in effects(study, study.goals[0])[0].levels] == pytest.approx([1.0, 2.0], rel=0.05)

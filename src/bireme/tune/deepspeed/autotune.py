@@ -19,8 +19,7 @@ from bireme.tune.deepspeed.tuning import Tuning
 from bireme.tune.execution.adapter import Setting
 from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
-from bireme.tune.report.tables import table
-from bireme.tune.report.text import summary
+from bireme.tune.report.text import summary, table
 from bireme.tune.report.view import StudyView, view
 from bireme.tune.store.folder import hide
 from bireme.tune.store.journal import Journal

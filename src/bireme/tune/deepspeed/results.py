@@ -14,7 +14,6 @@ import os
 from bireme import jsontext
 from bireme.regular_file import read_regular
 from bireme.tune.metrics.numbers import MOST
-from bireme.tune.report.tables import figure
 from bireme.tune.samplers.sampler import Direction
 from bireme.value import Value
 
@@ -32,15 +31,6 @@ class Metric(Value):
     direction: Direction
     unit: str
     scale: float = 1.0
-
-    def cell(self, value: float) -> str:
-        """The value with its unit for a table, where all figures have four digits: ``300.0 samples/s``."""
-        return f"{figure(value / self.scale)} {self.unit}"
-
-    def show(self, value: float) -> str:
-        """The value with its unit: ``153.2 samples/s``."""
-        shown = value / self.scale
-        return f"{shown:.0f} {self.unit}" if abs(shown) >= 1000 else f"{shown:.4g} {self.unit}"
 
 
 _FLOPS = Metric("FLOPS_per_gpu", "maximize", "TFLOPS per GPU", 1e12)

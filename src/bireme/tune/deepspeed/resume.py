@@ -22,8 +22,7 @@ from bireme.tune.deepspeed.reading import Document
 from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, value_of
 from bireme.tune.deepspeed.rounds import RecordedTrial, Trial
 from bireme.tune.deepspeed.tuning import Tuning
-from bireme.tune.report.tables import few
-from bireme.tune.report.text import CLOCK
+from bireme.tune.report.text import CLOCK, few
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords, result_of

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from itertools import count
 
 from bireme import jsontext
@@ -19,9 +20,7 @@ from bireme.figure_report import MARK as _MARK
 from bireme.regular_file import open_regular, read_regular
 from bireme.tune.metrics.metric import MEMORY, Measure, Readings, Source
 from bireme.tune.metrics.numbers import Number, Pattern
-from bireme.tune.metrics.series import Series
-from bireme.tune.metrics.similar_lines import never_matched
-from bireme.tune.metrics.warm_up import SteadyPart, steady_part
+from bireme.tune.metrics.warm_up import Series, SteadyPart, steady_part
 
 MARK = _MARK.encode()
 
@@ -38,6 +37,15 @@ _TAIL = 4096
 _MOST = 2048
 _MOST_TOGETHER = 1 << 17
 """Readings that are kept of a rank, and of all ranks."""
+
+_LOOKED_AT, _MOST_ROWS = 1 << 20, 4000
+"""Bytes at the beginning and at the end of a file, and rows, among which a similar line is sought."""
+
+_SHOWN, _WIDE, _LAST = 120, 400, 3
+"""Characters of a row that are shown, and compared; and rows at the end that are shown."""
+
+_ALIKE = 0.5
+"""How much of the pattern's text a similar line has."""
 
 _MOST_NAMES = 100
 _LONGEST = 1000
@@ -330,3 +338,77 @@ def _lookup(data: object, key: list[str]) -> object:
     raise LookupError(
         f"a list of {len(data)}" if isinstance(data, list) else f"{jsontext.dumps(data)[:60]} has no keys"
     )
+
+
+# -- a pattern that never matched -----------------------------------------------------------------------
+
+
+def never_matched(pattern: str, paths: Sequence[str]) -> str:
+    """Says that a pattern never matched: with the line that is most like it, and the end of the output.
+
+    Args:
+        paths: the files of the output: of stdout, then of stderr.
+    """
+    rows = [list(_rows(path)) for path in paths]
+    if not any(rows):
+        return f"{pattern!r} matches no line: the program printed nothing"
+    first = f"{pattern!r} matches no line of the output"
+    near = _most_similar(pattern, [row for part in rows for row in part])
+    ends = " | ".join(_short(row) for row in next(part for part in rows if part)[-_LAST:])
+    if near:
+        return f"{first}; the most similar: {_short(near)}\n  the output ends: {ends}"
+    return f"{first}, which ends: {ends}"
+
+
+def _short(row: str) -> str:
+    return row if len(row) <= _SHOWN else row[: _SHOWN - 1] + "…"
+
+
+def _rows(path: str) -> Iterator[str]:
+    """What the ranks printed, row by row, without labels; rows that differ only in digits once."""
+    seen: set[str] = set()
+    for piece in _ends_of(path):
+        for line in piece.split(b"\n"):
+            label = _LABEL.match(line)
+            if label is None:
+                continue  # a message of the launcher
+            for part in _ESCAPE.sub(b"", line[label.end() :]).split(b"\r"):
+                row = part.decode(errors="replace").strip(" \t\0")
+                kind = re.sub(r"\d+", "0", row)[:_WIDE]
+                if row and kind not in seen and len(seen) < _MOST_ROWS and not row.startswith("\x1e"):
+                    seen.add(kind)
+                    yield row
+
+
+def _ends_of(path: str) -> Iterator[bytes]:
+    """The beginning and the end of a file, which are all of it if it is short."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            yield file.read(_LOOKED_AT)
+            if size > _LOOKED_AT:
+                file.seek(max(_LOOKED_AT, size - _LOOKED_AT))
+                yield file.read(_LOOKED_AT)
+    except OSError:
+        return
+
+
+def _most_similar(pattern: str, rows: list[str]) -> str:
+    """The row that has the longest pieces of the pattern's text; "" if none has enough of it."""
+    parts = [part.strip().lower() for part in pattern.split("{}") if part.strip()]
+    pairs = {part[at : at + 2] for part in parts for at in range(len(part) - 1)}
+
+    def shared_pairs(row: str) -> tuple[int, bool]:
+        low = row[:_WIDE].lower()
+        return sum(1 for pair in pairs if pair in low), any(char.isdigit() for char in low)
+
+    def shared_pieces(row: str) -> int:
+        low = row[:_WIDE].lower()
+        return sum(
+            SequenceMatcher(None, part, low, autojunk=False).find_longest_match(0, len(part), 0, len(low)).size
+            for part in parts
+        )
+
+    likely = sorted(rows, key=shared_pairs, reverse=True)[:20]
+    best = max(likely, key=shared_pieces, default="")
+    return best if best and shared_pieces(best) >= max(2, _ALIKE * sum(map(len, parts))) else ""

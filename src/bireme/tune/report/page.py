@@ -24,7 +24,6 @@ from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.tables import short
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
@@ -33,6 +32,7 @@ from bireme.tune.report.view import (
     StudyView,
     TimeUse,
     TrialView,
+    short,
     shown_value,
     time_use,
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bireme.errors import counted
 from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
-from bireme.tune.report.tables import few, listed, table, wrapped
 from bireme.tune.report.view import MEASURED, OUT_OF_MEMORY, PHASES, Finalist, StudyClock, StudyView, TrialView
 from bireme.value import Value
 
@@ -296,3 +296,41 @@ def _between(one: Finalist) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 10 else shown_ratio(value)
+
+
+# -- tables and paragraphs ----------------------------------------------------------------------------
+
+_WIDTH = 100
+_NAMED = 3
+"""Of several trials with one remark this many are named; the others are counted."""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, as DeepSpeed prints it."""
+    lines = [tuple(header), *map(tuple, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    drawn = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    rule = "|" + "|".join(":" + "-" * (width + 1) for width in widths) + "|"
+    return "\n".join([drawn[0], rule, *drawn[1:]])
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def listed(title: str, lines: Iterable[str]) -> str:
+    """A title and indented lines."""
+    return "\n".join((title, *(wrapped(line, "  ") for line in lines)))
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """A paragraph; further lines are indented more."""
+    # Do not break names and paths: users copy them.
+    further = indent + "  "
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )

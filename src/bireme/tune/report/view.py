@@ -14,7 +14,6 @@ from typing import Any, Literal
 from bireme.regular_file import read_regular
 from bireme.tune.metrics.numbers import scaled
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.tables import short
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.records import Record, StudyRecords
 from bireme.tune.study.trial import Answer
@@ -33,6 +32,10 @@ PHASES = {"known": "known", "noise": "baseline", "screen": "again", "confirm": "
 
 COMMANDS = {"program": "cmd_best.txt", "deepspeed": "cmd_optimal.txt"}
 """The file with the command of the job with the best configuration."""
+
+
+_SHOWN = 60
+"""Characters of a value that are shown."""
 
 
 class ParameterView(Value):
@@ -127,7 +130,8 @@ class Finalist(Value):
         high: the ratio is at most this; None: unknown.
         rounds: the ratio of each round.
         count: how many rounds there were; the ratios of some may be unknown.
-        verdict: ``better``, ``worse``, ``equivalent``, ``not distinguishable``, or ``left out`` after the first rounds.
+        verdict: ``better``, ``worse``, ``equivalent``, ``not distinguishable``, ``undecided`` while the interval says
+            nothing, or ``left out`` after the first rounds.
     """
 
     config: int
@@ -251,8 +255,9 @@ class StudyView(Value):
 
     @property
     def ties(self) -> tuple[int, ...]:
-        """What cannot be told from the best, without what is promising."""
-        return tuple(each for each in self.answer.ties if each != self.promising)
+        """What cannot be told from the best, without what is promising, and what was compared too little."""
+        open_ = {each.config for each in self.finalists if each.verdict == "undecided"}
+        return tuple(each for each in self.answer.ties if each != self.promising and each not in open_)
 
     @property
     def reference(self) -> str:
@@ -344,7 +349,7 @@ def view(
         most=_whole(identity.get("trials")) or _whole(identity.get("points")),
         budget=_number(identity.get("seconds")),
         answer=_answer(answer, catalogue, secrets),
-        finalists=_finalists(answer, catalogue, trials, goals, effect),
+        finalists=_finalists(answer, catalogue, trials, goals, effect, known.kind),
         configurations=catalogue.configurations(),
         trials=tuple(trial.replace(reason=secrets.text(trial.reason)) for trial in trials),
         over=known.over,
@@ -394,6 +399,11 @@ class _Catalogue:
 
     def _word(self, name: str, value: object) -> str:
         return short(self._texts.get(name, {}).get(repr(value), shown_value(value)))
+
+
+def short(value: str) -> str:
+    """A value without its middle if it is long, so that it does not fill the screen."""
+    return value if len(value) <= _SHOWN else f"{value[: _SHOWN - 20]}…{value[-19:]}"
 
 
 def shown_value(value: object) -> str:
@@ -458,11 +468,12 @@ def _series(values: Sequence[object]) -> tuple[float, ...]:
 def _answer(answer: Answer, catalogue: _Catalogue, secrets: Secrets) -> AnswerView:
     """Points as numbers; the text without secrets."""
     same = {name: getattr(answer, name) for name in ("confirmed", "ratio", "low", "high", "rounds", "noise")}
+    never = {key_of(one.point) for one in answer.compared if not one.rounds}  # its rounds have only begun
     return AnswerView(
         best=None if answer.best is None else catalogue.number(answer.best),
         baseline=catalogue.number(answer.baseline),
         promising=None if answer.promising is None else catalogue.number(answer.promising),
-        ties=tuple(map(catalogue.number, answer.ties)),
+        ties=tuple(catalogue.number(each) for each in answer.ties if key_of(each) not in never),
         front=tuple(map(catalogue.number, answer.front)),
         default_failed=secrets.text(_one_line(answer.default_failed)),
         text=secrets.text(answer.text),
@@ -471,7 +482,12 @@ def _answer(answer: Answer, catalogue: _Catalogue, secrets: Secrets) -> AnswerVi
 
 
 def _finalists(
-    answer: Answer, catalogue: _Catalogue, trials: Sequence[TrialView], goals: Sequence[GoalView], effect: float
+    answer: Answer,
+    catalogue: _Catalogue,
+    trials: Sequence[TrialView],
+    goals: Sequence[GoalView],
+    effect: float,
+    kind: str,
 ) -> tuple[Finalist, ...]:
     """The comparisons of the answer, with the rounds behind them."""
     rounds: dict[int, dict[int, TrialView]] = {}
@@ -481,15 +497,18 @@ def _finalists(
     minimized = {goal.name for goal in goals if not goal.maximized}
     found, ties = [], set(map(catalogue.number, answer.ties))
     most = max((each.rounds for each in answer.compared), default=0)
-    for each in answer.compared:
+    for each in (one for one in answer.compared if one.rounds):
         config, ratios = catalogue.number(each.point), []
         for runs in rounds.values():
             own, base = (runs[number].figures.get(each.goal, 0) if number in runs else 0 for number in (config, 0))
             if own > 0 and base > 0:
                 ratios.append(base / own if each.goal in minimized else own / base)
         low, high = _told(each.low, each.high)
-        left_out = each.rounds < most and config not in ties
-        verdict = "left out" if left_out and low is None else _verdict(low, high, effect)
+        verdict = _verdict(low, high, effect)
+        if low is high is None:
+            left_out = each.rounds < most and config not in ties
+            tie = kind == "deepspeed" and config in ties  # it names them so at any number of rounds
+            verdict = "left out" if left_out else verdict if tie else "undecided"
         found.append(
             Finalist(
                 config=config,
