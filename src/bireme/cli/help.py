@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from textwrap import wrap
 
 import bireme
 from bireme.errors import BadInputError
+from bireme.logs.live_rows import size_of
 from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
 TYPE_CHECKING = False
@@ -119,7 +120,7 @@ def help_on(words: list[str]) -> str:
 
 def _page(head: str, groups: Groups, short: str = "") -> str:
     """A help page; ``short``: the command of which only the common options are shown, "" for all options."""
-    width = min(max(_columns(), 60), 100)
+    width = min(max(size_of(1).columns, 60), 100)
     lines = [head]
     for title, options in groups.items():
         shown = [
@@ -146,23 +147,10 @@ def _entry(option: Option, width: int) -> list[str]:
     text = option.help
     if option.kind == "choice" and f"{option.choices[-1]}: " not in text:  # the text explains them one by one
         text += f": {', '.join(option.choices)}"
-    rows = _wrapped(text, width - _LEFT)
+    rows = wrap(text, width - _LEFT, break_on_hyphens=False)
     if len(left) > _LEFT - 2:
         return [left, *(" " * _LEFT + row for row in rows)]
     return [left.ljust(_LEFT) + rows[0], *(" " * _LEFT + row for row in rows[1:])]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, width, break_on_hyphens=False)
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(1).columns
-    except OSError:
-        return 80
 
 
 def _manual() -> Iterator[str]:

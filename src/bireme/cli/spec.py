@@ -78,11 +78,9 @@ def _elastic(options: dict[str, Any]) -> dict[str, Any]:
         return {}
     least = 1 if least is None else least
     if least < 1 or (most is not None and most < least):
-        raise BadInputError(
-            f"not a range of nodes: {least} to {'any number' if most is None else most}",
-            hint="expected 1 <= MIN <= MAX",
-            where="--min_elastic_nodes" if options["elastic_training"] else "--num_nodes",
-        )
+        what = f"not a range of nodes: {least} to {'any number' if most is None else most}"
+        where = "--min_elastic_nodes" if options["elastic_training"] else "--num_nodes"
+        raise BadInputError(what, hint="expected 1 <= MIN <= MAX", where=where)
     restarts = DEFAULT_ELASTIC_RESTARTS if options["restarts"] is None else options["restarts"]
     return {"elastic": True, "min_nodes": least, "max_nodes": most, "num_nodes": None, "restarts": restarts}
 
@@ -201,9 +199,8 @@ def _address(options: dict[str, Any]) -> dict[str, Any]:
     if endpoint.startswith("["):
         addr, bracket, rest = endpoint[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise BadInputError(
-                f"not an address and a port: {endpoint!r}", hint="expected e.g. [fe80::1]:29500", where=where
-            )
+            what = f"not an address and a port: {endpoint!r}"
+            raise BadInputError(what, hint="expected e.g. [fe80::1]:29500", where=where)
         text = rest[1:]
     elif endpoint.count(":") > 1:
         raise BadInputError(f"an IPv6 address needs brackets: {endpoint!r}", hint=f"write [{endpoint}]", where=where)

@@ -105,11 +105,8 @@ def discover(accelerator: str, environ: Mapping[str, str], root: str = "/") -> D
     """
     asked = accelerator != "auto"
     if asked and accelerator not in ACCELERATORS:
-        raise BadInputError(
-            f"unknown accelerator: {accelerator!r}",
-            hint=f"expected auto or one of {', '.join(ACCELERATORS)}",
-            where=_OPTION,
-        )
+        hint = f"expected auto or one of {', '.join(ACCELERATORS)}"
+        raise BadInputError(f"unknown accelerator: {accelerator!r}", hint=hint, where=_OPTION)
     for kind in (accelerator,) if asked else ACCELERATORS:
         if kind == "cpu":
             break

@@ -89,11 +89,8 @@ def take(pool: Mapping[str, tuple[str, ...]], num_nodes: int | None = None, num_
     if num_nodes is not None:
         _at_least_one(num_nodes, "--num_nodes")
         if num_nodes > len(pool):
-            raise BadInputError(
-                f"{num_nodes} nodes requested, {len(pool)} available",
-                hint=f"nodes: {listed(pool)}",
-                where="--num_nodes",
-            )
+            what = f"{num_nodes} nodes requested, {len(pool)} available"
+            raise BadInputError(what, hint=f"nodes: {listed(pool)}", where="--num_nodes")
     if num_gpus is not None:
         _at_least_one(num_gpus, "--num_gpus")
     taken = dict(list(pool.items())[:num_nodes])
