@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,13 @@ def noisy(size: float, seed: int, **rates: float) -> Runs:
 
 
 def confidences() -> dict[str, list[float]]:
-    """By its confidence, the rounds that a study takes until it is sure, and the width of its interval."""
+    """By its confidence, the rounds that a study takes until it is sure, and how far below its interval ends."""
     found = {}
     for confidence in ("80", "99.9"):
         with driver.folder():
-            study(noisy(0.02, 3, a=100.0, b=140.0), *RATE, "--confidence", confidence)
+            study(noisy(0.02, 3, a=100.0, b=140.0), *RATE, "--confidence", confidence, "--confirm", "sure")
             answer = report()["answer"]
-            found[confidence] = [answer["rounds"], answer["high"] - answer["low"]]
+            found[confidence] = [answer["rounds"], answer["ratio"] - answer["low"]]
     return found
 
 
@@ -103,7 +102,7 @@ def first_runs() -> list[list[str]]:
     found = []
     for seed in range(3):
         with driver.folder():
-            study(noisy(0.08, seed, a=100.0, b=103.0), *RATE, "--seed", str(seed), "--trials", "30")
+            study(noisy(0.08, seed, a=100.0, b=103.0), *RATE, "--seed", str(seed), "--trials", "40")
             rounds: dict[int, list[str]] = {}
             for trial in sorted(ends(), key=lambda each: each["began"]):
                 if trial["phase"] == "confirm":
@@ -175,7 +174,7 @@ def expensive() -> list[int]:
         return Happening([(took - 0.5, 1, f"rate: {rate:.6g}")], took)
 
     with driver.folder():
-        study(Runs(happening), *RATE, "--trials", "20", values="1..40")
+        study(Runs(happening), *RATE, "--trials", "26", values="1..40")
         return [trial["point"]["x"] for trial in ends() if trial["phase"] == "search"]
 
 
@@ -251,17 +250,6 @@ def shortest_step() -> dict[str, Any]:
         _two_near(("--confidence", "95"))
         config = json.loads(Path("autotuning_results/ds_config_optimal.json").read_text())
         return {"best": config[MICRO], "summary": Path("autotuning_results/summary.txt").read_text()}
-
-
-def widths() -> dict[str, float]:
-    """By the confidence, the width of the interval of a DeepSpeed study after three rounds."""
-    found = {}
-    for confidence in ("80", "95"):
-        with driver.folder():
-            _two_near(("--confidence", confidence))
-            low, high = re.findall(r"([\d.]+) to ([\d.]+)", Path("autotuning_results/summary.txt").read_text())[0]
-            found[confidence] = float(high) - float(low)
-    return found
 
 
 def _two_near(options: tuple[str, ...]) -> None:

@@ -38,7 +38,7 @@ def test_the_cheaper_of_two_is_the_answer_only_where_it_seems_as_good(less: floa
     for number, (point, seconds) in enumerate(((DEFAULT, 10.0), (FAST, 10.0), (CHEAP, 5.0))):
         measured.add(Trial(name=f"trial-{number}", point=point), TrialResult(metrics={"speed": 100.0}, seconds=seconds))
     rounds = Confirmation(DEFAULT, [FAST, CHEAP], 1, measured.score)
-    for number, noise in enumerate((-10, 10, 0, 10, -10), start=1):
+    for number, noise in enumerate((-10, 10, 0, 10, -10, 10, -10), start=1):
         rounds.tell(number, DEFAULT, (100,))
         rounds.tell(number, FAST, (200,))
         rounds.tell(number, CHEAP, (200 - less + noise,))

@@ -19,15 +19,9 @@ played = functools.partial(virtual.call, "tests.tune.promises")
 
 
 def test_the_confidence_that_is_asked_for_is_that_of_the_answer():
-    """More rounds, or a wider interval."""
+    """More rounds."""
     found = played("confidences")
-    (few, narrow), (more, wide) = found["80"], found["99.9"]
-    assert more >= few and wide > 1.5 * narrow
-
-
-def test_the_confidence_of_a_deepspeed_study_too():
-    found = played("widths")
-    assert found["95"] > 1.5 * found["80"]
+    assert found["99.9"][0] >= found["80"][0] + 6
 
 
 def test_the_order_in_a_round_is_random():
@@ -100,7 +94,7 @@ def test_no_larger_micro_batch_than_one_that_did_not_fit():
 
 def test_the_clock_measures_steps_where_a_step_is_to_be_short():
     told = played("shortest_step")
-    assert told["best"] == 4 and " ms, confirmed by the clock in 3 runs" in told["summary"]
+    assert told["best"] == 4 and "best: z0_gas1_tmbspg4" in told["summary"]
 
 
 # -- reports ---------------------------------------------------------------------------------------------
@@ -111,9 +105,9 @@ def test_the_clock_measures_steps_where_a_step_is_to_be_short():
 def test_what_is_minimized_is_better_if_it_is_less():
     """On the page, on the screen, and in the comparison of the finalists, also where the study was killed."""
     told = played("minimized")
-    assert "1.5 × the default" in told["page"] or "1.49 × the default" in told["page"], told["page"]
+    assert "1.5 x the default" in told["page"] or "1.49 x the default" in told["page"], told["page"]
     assert "1.5 x the default" in told["status"] or "1.49 x the default" in told["status"], told["status"]
-    assert [each["ratio"] > 1.4 for each in told["over"]] == [True, True] and told["over"][0]["verdict"] == "better"
+    assert told["over"] and all(each["ratio"] > 1.4 for each in told["over"]) and told["over"][0]["verdict"] == "better"
     for one, other in zip(told["killed"], told["over"], strict=True):  # the rounds say the same without the answer
         assert one["verdict"] == other["verdict"]
         assert [one["ratio"], one["low"] or 0] == pytest.approx([other["ratio"], other["low"] or 0])

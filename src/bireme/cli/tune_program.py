@@ -38,7 +38,7 @@ TYPED = {"--autotuning": "bireme tune"}
 _DECLARES = ("param", "env", "in", "when", "constraint", "default")
 _SAYS_SO = (*_DECLARES, "maximize", "minimize", "limit", "warm_start")
 _FOR_ASK_TELL = (
-    *(*_DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "search", "seed"),
+    *(*_DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "confirm", "search", "seed"),
     *("ask_tell", "autotuning", "quiet", "results_dir"),
 )
 
@@ -204,13 +204,13 @@ def _show(result: Result) -> None:
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the study")
-    command = result.job.command
-    if command:
+    for what, job in (("the real job", result.job), ("or, as it was", result.baseline)):
         # An export may be secret, but not what was found.
-        pairs = zip(command, masked_words(command), strict=True)
-        shown = [word if word in result.job.exports else mask for word, mask in pairs]
-        print(f"  the real job:  {printable(shlex.join(shown))}")
-        if shown != list(command):
+        pairs = zip(job.command, masked_words(job.command), strict=True)
+        shown = [word if word in job.exports else mask for word, mask in pairs]
+        if shown:
+            print(f"  {what}:  {printable(shlex.join(shown))}")
+        if job == result.job and shown != list(job.command):
             print(f"  with the values hidden here: {os.path.join(result.folder, BEST_COMMAND)}")
     if result.answer.best is not None:
         print(f"  a page about it:  bireme tune report {shlex.quote(os.path.relpath(result.folder))}")

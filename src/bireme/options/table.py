@@ -187,6 +187,8 @@ GROUPS: Groups = {
             "itself)", _TUNE, least=1),
         Option("word", "--confidence PERCENT", "how sure the answer must be, in percent (default: 95)", _TUNE),
         Option("word", "--effect PERCENT", "the smallest difference that matters, in percent (default: 2)", _TUNE),
+        Option("word", "--confirm PART", "the part of the whole time in which the best run again at most: 50% (default "
+            "without --budget and --trials), off, or sure: until the answer is", _TUNE),
         Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
             "optuna:SAMPLER", _TUNE, default=""),
         Option("count", "--seed N", "start of the random numbers, which give the order of trials (default: 0)", _TUNE,

@@ -17,7 +17,7 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import LOCK, ExperimentsLock
 from bireme.tune.store.records import JOURNAL, StudyRecords
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer
+from bireme.tune.study.trial import Answer, Forecast
 from bireme.value import Value
 
 
@@ -69,14 +69,18 @@ class Adapter(Protocol):
     def write_best(self, best: Mapping[str, object]) -> RealJob:
         """Write the files of the real job with the best point."""
 
+    def write_baseline(self, baseline: Mapping[str, object]) -> RealJob:
+        """Write the files of the job that the best point is compared with."""
+
 
 class Result(Value):
-    """The outcome of a study."""
+    """The outcome of a study; ``baseline``: its job, if ``job`` is not confirmed to be better."""
 
     conclusion: Conclusion
     answer: Answer
     summary: str
     job: RealJob
+    baseline: RealJob
     folder: str
 
 
@@ -97,9 +101,9 @@ class Living:
         return self._adapter.study.left
 
     @property
-    def more_rounds(self) -> int | None:
-        """About how many more rounds decide everything."""
-        return self._adapter.study.more_rounds
+    def forecast(self) -> Forecast | None:
+        """How much longer the best run again."""
+        return self._adapter.study.forecast
 
 
 def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
@@ -140,6 +144,8 @@ def _conclude(adapter: Adapter, known: StudyRecords, conclusion: Conclusion, jou
     answer = adapter.study.answer
     why = "it was interrupted" if conclusion.signum else conclusion.stop_reason or "some trials could not be run"
     job = RealJob() if answer.best is None else adapter.write_best(answer.best)
+    unsure = answer.runs and not answer.confirmed
+    baseline = adapter.write_baseline(answer.baseline) if unsure else RealJob()
     # Without "over" it is not finished, and so not overwritten.
     over = {"over": conclusion.stop_reason} if conclusion.stop_reason and not conclusion.signum else {}
     facts = {"answer": answer.as_dict(), "command": list(job.command), "why": why, **adapter.left_out}
@@ -150,4 +156,5 @@ def _conclude(adapter: Adapter, known: StudyRecords, conclusion: Conclusion, jou
     text = summary(seen, adapter.table())
     write_text(os.path.join(adapter.folders[0], SUMMARY), text, mode=PRIVATE)
     journal.append(record)  # last: a study is over when its results are written
-    return Result(conclusion=conclusion, answer=answer, summary=text, job=job, folder=adapter.folders[0])
+    folder = adapter.folders[0]
+    return Result(conclusion=conclusion, answer=answer, summary=text, job=job, baseline=baseline, folder=folder)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from bireme.errors import counted
 from bireme.logs.console import complain, printable
 from bireme.result.report import duration
 from bireme.tune.execution.runner import Callback
 from bireme.tune.execution.slots import SlotReservation
 from bireme.tune.report.text import best_lines, title
 from bireme.tune.report.view import StudyView, TrialView
+from bireme.tune.study.trial import Forecast
 from bireme.tune.study.trial_result import TrialResult
 
 if TYPE_CHECKING:  # rich is imported only where there is a terminal
@@ -39,8 +39,8 @@ class Shown(Protocol):
         """How many trials may still end at most, running ones included; None if not known yet."""
 
     @property
-    def more_rounds(self) -> int | None:
-        """About how many more paired rounds decide everything, where ``left`` is not known; None: unknown too."""
+    def forecast(self) -> Forecast | None:
+        """How much longer the best run again; None: that is not known."""
 
 
 def callback(study: Shown, *, quiet: bool = False) -> Callback:
@@ -81,6 +81,7 @@ class Lines(Silent):
         self._running: dict[str, tuple[float, SlotReservation]] = {}
         self._seconds: list[float] = []
         self._widest = 1
+        self._foretold = False  # how long it takes to compare the finalists
         self._view: StudyView | None = None  # as of the last event, without an answer
 
     def started(self, name: str, reservation: SlotReservation) -> None:
@@ -88,6 +89,9 @@ class Lines(Silent):
         self._running[name] = (time.monotonic(), reservation)
         self._widest = max(self._widest, len(self._running))
         self._view = self._study.view(answered=False)
+        if self._trial(name).phase == "confirm" and not self._foretold and (forecast := self._study.forecast):
+            self.note(f"comparing the best takes {forecast.text}{f'; {forecast.advice}' if forecast.advice else ''}")
+            self._foretold = True
         self._print_start(f"{self._title(name)} starts on {reservation.include()}")
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
@@ -113,11 +117,11 @@ class Lines(Silent):
 
     @property
     def _left(self) -> str:
-        """What is left to do, as ``7 to go, about 1 min`` or ``about 9 more rounds``; "" if it is not known."""
+        """What is left to do, as ``7 to go, about 1 min`` or ``about 3 min (1 min to 8 min) to go``, or ""."""
         left = self._study.left
         if left is None:
-            more = self._study.more_rounds
-            return f"about {counted(more, 'more round')}" if more else ""
+            forecast = self._study.forecast
+            return f"{forecast.text} to go" if forecast else ""
         words = f"{'at most ' if left else ''}{left} to go"
         if not self._seconds or not left:
             return words

@@ -83,7 +83,7 @@ def test_the_screen_of_a_running_study_whose_lock_stays(tmp_path: Path) -> None:
     assert "14 trials done of at most 40" in screen and "searching, for" in screen and "left\n" in screen
     assert "on localhost:1  since " in screen and "batch=64 compile=off" in screen
     assert re.search(
-        r"best so far: batch=.* \(the default\)\npromising, but not confirmed: batch=.* x the default\n", screen
+        r"best so far: batch=(.*), ([\d.]+) x the default\nabout \2 x the default by .* each; not confirmed", screen
     )
     study, _ = read_study(str(tmp_path))
     assert study.state == "stopped" and study.trials[-1].cause == "interrupted"

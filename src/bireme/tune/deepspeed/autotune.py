@@ -62,7 +62,7 @@ class Living:
 
     def __init__(self, files: StudyFiles, known: StudyRecords, tuning: Tuning) -> None:
         self._files, self._known, self._tuning = files, known, tuning
-        self.more_rounds = None  # a study that has begun knows how many trials are left
+        self.forecast = None  # a study that has begun knows how many trials are left
 
     def view(self, *, answered: bool) -> StudyView:
         """What is known of it now."""

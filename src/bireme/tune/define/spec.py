@@ -22,7 +22,7 @@ class StudySpec(Value):
     Attributes:
         results_dir: the folder of the study; "": the usual one.
         warm_start: tables and folders of results that are known already.
-        search, seed, confidence, effect, trials: see `bireme.tune.study.study.Study`.
+        search, seed, confidence, effect, trials, confirm: see `bireme.tune.study.study.Study`.
         seconds: the budget of wall time of all runs of the study together; None: no limit.
     """
 
@@ -36,6 +36,7 @@ class StudySpec(Value):
     effect: float = 0.02
     trials: int | None = None
     seconds: float | None = None
+    confirm: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], args: Sequence[str], declaration: Declaration | None = None) -> StudySpec:
@@ -57,6 +58,7 @@ class StudySpec(Value):
             search=search,
             trials=options["trials"],
             seconds=options["budget"],
+            confirm=options["confirm"],
             seed=options["seed"],
             **shares(options),
         )
@@ -64,7 +66,8 @@ class StudySpec(Value):
     @property
     def bounds(self) -> dict[str, Any]:
         """How the study searches, and when it ends: options of `bireme.tune.study.study.Study`."""
-        return {name: getattr(self, name) for name in ("search", "seed", "confidence", "effect", "trials", "seconds")}
+        names = ("search", "seed", "confidence", "effect", "trials", "seconds", "confirm")
+        return {name: getattr(self, name) for name in names}
 
 
 def _declared(options: Mapping[str, Any], args: Sequence[str]) -> Declaration:

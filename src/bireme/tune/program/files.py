@@ -60,7 +60,7 @@ class ProgramFiles(Value):
         another = "choose another folder: --results_dir DIR"
         prepare(self.results_dir, hint=another)
         if not os.path.exists(self.path(JOURNAL)):
-            for name in ("trials", SUMMARY, BEST_COMMAND, "best"):
+            for name in ("trials", SUMMARY, BEST_COMMAND, "best", "baseline"):
                 if os.path.isfile(self.path(name)) or (os.path.isdir(self.path(name)) and os.listdir(self.path(name))):
                     raise BadInputError(f"{self.path(name)} exists, and is not of a study", hint=another)
         make_folder(self.path("trials"))
@@ -77,10 +77,13 @@ class ProgramFiles(Value):
         self._write_copies(self.trial(name), files, sync=False)
         write_text(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE, sync=False)
 
-    def write_best(self, command: Sequence[str], files: Mapping[str, str]) -> None:
-        """Write the command of the real job, and the files that it needs."""
-        self._write_copies(self.path("best"), files, sync=True)
+    def write_best(self, command: Sequence[str]) -> None:
+        """Write the command of the real job."""
         write_text(self.path(BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
+
+    def write_copies(self, folder: str, files: Mapping[str, str]) -> None:
+        """Write copies of files into a folder of the study."""
+        self._write_copies(self.path(folder), files, sync=True)
 
     def _write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool) -> None:
         make_folder(folder)

@@ -20,16 +20,19 @@ def restore(study: Study, known: StudyRecords) -> None:
 def answer_of(known: StudyRecords) -> Answer:
     """What the study itself would answer, made again of its journal."""
     identity = known.identity
+    if not find_spec("numpy"):
+        return Answer.from_record(known.answer) if known.answer else Answer(best=None, baseline={})
     goals: list[Goal] = [Objective(each["name"], each.get("direction", "maximize")) for each in identity["goals"]]
     study = Study(
         _space(known),
         goals,
-        search=identity.get("search", "model_based") if find_spec("numpy") else "random",
+        search=identity.get("search", "model_based"),
         seed=identity.get("seed", 0),
         confidence=identity.get("confidence", 0.95),
         effect=identity.get("effect", 0.02),
         trials=identity.get("trials"),
         seconds=identity.get("seconds"),
+        confirm=identity.get("confirm"),
         side_by_side=max(1, len({start.get("on") for start in known.starts.values()})),
     )
     restore(study, known)

@@ -51,7 +51,9 @@ class ProgramStudy:
         self._files = ProgramFiles.at(self._spec.results_dir)
         self.folders = (self._files.results_dir,)
         self._told = [self._read(path) for path in self._spec.warm_start]
-        self.bounds = {name: self._spec.bounds[name] for name in ("confidence", "effect", "trials", "seconds")}
+        self.bounds = {
+            name: self._spec.bounds[name] for name in ("confidence", "effect", "trials", "seconds", "confirm")
+        }
         # Its ranks are found on this machine by this tuner's mark, where memory is measured.
         mark = ("--export", f"{TUNER}={memory_use.mark()}") if self._measure.memory else ()
         self.setting = setting.replace(launch=setting.launch.replace(words=(*setting.launch.words, *mark)))
@@ -113,13 +115,22 @@ class ProgramStudy:
 
     def write_best(self, best: Point) -> RealJob:
         """Write the command of the real job with the best point, and its files."""
-        delivered = self._courier.deliver(best, self._files.path("best"), "best")
+        job = self._job(best, "best")
+        self._files.write_best(job.command)
+        return job
+
+    def write_baseline(self, baseline: Point) -> RealJob:
+        """Write the files that the job with the baseline reads."""
+        return self._job(baseline, "baseline")
+
+    def _job(self, point: Point, folder: str) -> RealJob:
+        """The command of the real job with a point, whose files are written into a folder of the study."""
+        delivered = self._courier.deliver(point, self._files.path(folder), folder)
         *real, script = self._real(delivered.exports)
         also = delivered.files if self.setting.ships else ()
-        sent = (word for file in also for word in ("--ship_also", self._files.path("best", file)))
-        command = (*real, *sent, script, *delivered.args)
-        self._files.write_best(command, delivered.files)
-        return RealJob(command=command, exports=delivered.exports)
+        sent = (word for file in also for word in ("--ship_also", self._files.path(folder, file)))
+        self._files.write_copies(folder, delivered.files)
+        return RealJob(command=(*real, *sent, script, *delivered.args), exports=delivered.exports)
 
 
 def _keep_files_apart(measure: Measure, side_by_side: int) -> None:

@@ -69,7 +69,8 @@ def best_lines(study: StudyView) -> list[str]:
     if study.best is None:
         none = "nothing was measured yet" if study.state == "running" else "nothing was measured"
         return ["no configuration worked" if study.ended and study.state != "running" else none]
-    lines = [f"best{'' if study.state == 'over' else ' so far'}: {described(study, study.best)}"]
+    final = study.state == "over" and (study.answer.confirmed or not study.answer.runs)
+    lines = [f"best{'' if final else ' so far'}: {described(study, study.best)}"]
     if study.promising is not None:
         lines.append(f"promising, but not confirmed: {described(study, study.promising)}")
     return lines

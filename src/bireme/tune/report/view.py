@@ -155,6 +155,7 @@ class AnswerView(Value):
     low: float | None = None
     high: float | None = None
     rounds: int = 0
+    runs: int = 0
     ties: tuple[int, ...] = ()
     front: tuple[int, ...] = ()
     noise: float | None = None
@@ -294,7 +295,9 @@ class StudyView(Value):
         return self.means(name).get(config)
 
     def ratio(self, config: int) -> float | None:
-        """How many times as good as the baseline a configuration is: by paired rounds, else by its mean."""
+        """How many times as good as the baseline a configuration is: the answer, else by rounds, else by its mean."""
+        if config == self.answer.best and self.answer.runs:
+            return self.answer.ratio
         for each in self.finalists:
             if each.config == config and each.goal == self.goals[0].name:
                 return each.ratio
@@ -467,7 +470,7 @@ def _series(values: Sequence[object]) -> tuple[float, ...]:
 
 def _answer(answer: Answer, catalogue: _Catalogue, secrets: Secrets) -> AnswerView:
     """Points as numbers; the text without secrets."""
-    same = {name: getattr(answer, name) for name in ("confirmed", "ratio", "low", "high", "rounds", "noise")}
+    same = {name: getattr(answer, name) for name in ("confirmed", "ratio", "low", "high", "rounds", "runs", "noise")}
     never = {key_of(one.point) for one in answer.compared if not one.rounds}  # its rounds have only begun
     return AnswerView(
         best=None if answer.best is None else catalogue.number(answer.best),

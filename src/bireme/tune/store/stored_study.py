@@ -67,7 +67,7 @@ class Study(study.Study):
         )
         try:
             known, self.notes = resume(journal, identity, Successor(identity, space), folder)
-            bounds = {name: options.get(name) for name in ("trials", "seconds")}
+            bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
             run = {"confidence": self._confidence, "effect": self._effect, **bounds}
             journal.append({"run": run}, sync=False)
             for end in known.ends.values():

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
+from bireme.errors import counted
+from bireme.result.report import duration
 from bireme.tune.metrics.numbers import shown_ratio
-from bireme.tune.space.points import Point
-from bireme.tune.study.comparison import Interval
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.study.comparison import Interval, expected_rounds
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.observations import CLOCK, Measurements
 from bireme.tune.study.trial import Answer, Compared
 
 _CHEAPER = 0.95
 """Of points that seem as good, one is cheaper if its trials take less than this part of the time."""
+
+_MANY_ROUNDS = 1000
+"""If more rounds are missing, their number is not told."""
+
+_TIE = 0.05
+"""A point is told as a tie if it is as good as the best, but for what matters, with at least this probability."""
 
 
 def answer(
@@ -23,6 +32,7 @@ def answer(
     promising: Point | None,
     rounds: Confirmation | None,
     effect: float,
+    alpha: float = 0.05,
 ) -> Answer:
     """What is known.
 
@@ -31,13 +41,15 @@ def answer(
         default: the default point.
         baseline: the default, or what stands for it.
         promising: the point with the best estimate of the search.
-        rounds: the paired rounds, if there were any.
+        rounds: the confirmation, if there was any.
         effect: the smallest relative difference that matters.
+        alpha: the allowed error.
     """
     failed = next((run.result for run in measurements.of(default) if run.values is None), None)
     why = (failed.reason or failed.cause) if failed and baseline != default else ""
     if baseline is None or promising is None:
         return Answer(best=None, baseline=default, default_failed=why, text="nothing works")
+    least = math.log1p(effect)
     name = "the default" if baseline == default else "the first point that works"
     known = Answer(
         best=baseline,
@@ -49,40 +61,102 @@ def answer(
         text=f"no point is shown to be better than {name}",
     )
     if rounds is None or not rounds.last:
-        return known
+        return (
+            known
+            if len(measurements.goals) > 1
+            else _guess(measurements, known, promising, None, name, alpha, math.log1p(effect))
+        )
     compared = tuple(
         _compared(measurements, number, point, rounds.versus(point, goal=number))
         for point in rounds.finalists
         for number in range(len(measurements.goals))
     )
-    working = [each for each in rounds.finalists if not rounds.failed(each)]
-    working.sort(key=lambda each: -rounds.versus(each).mean)
-    better = [each for each in working if rounds.versus(each).low > 0]
-    # Not always the one that leads: that may have run in few rounds only.
-    leader = max(better, key=lambda each: rounds.versus(each).mean, default=rounds.leader)
-    versus = rounds.versus(leader)
-    known = known.replace(compared=compared, promising=leader if versus.mean > 0 else baseline, rounds=versus.count)
+    better = [each for each in rounds.working if rounds.certain(each)]
+    known = known.replace(compared=compared, rounds=rounds.versus(promising).count)
     if len(measurements.goals) > 1:
-        known = known.replace(front=tuple(_front(rounds, len(measurements.goals))))
+        text = f"{known.text} in the first goal; the front has finalists only, so points of it may be missing"
+        known = known.replace(front=tuple(_front(rounds, len(measurements.goals))), text=text)
+    posterior, points = rounds.posterior, [baseline, *rounds.working]
     if not better:
-        equal = [each for each in working if rounds.versus(each).plausible(-math.log1p(effect))]
-        return known.replace(ties=tuple(equal))
-    others = [each for each in working if each in better or rounds.versus(each).mean > versus.mean]
-    equal = [each for each in others if each != leader and rounds.versus(each, leader).plausible(-math.log1p(effect))]
-    near = [each for each in equal if each in better and rounds.versus(each, leader).mean > -math.log1p(effect)]
+        if len(measurements.goals) > 1:
+            return known
+        place, ends = rounds.leading
+        leader = points[place]
+        if not ends and posterior.means[place] - posterior.means[0] >= least:
+            return _guess(measurements, known.replace(promising=leader), leader, rounds, name, alpha, least)
+        equal = [each for number, each in enumerate(points) if number and posterior.ahead(number, 0, -least) >= _TIE]
+        return known.replace(ties=tuple(equal), promising=leader if ends else baseline)
+    places = {key_of(each): number for number, each in enumerate(points)}
+    leader = max(better, key=lambda each: posterior.means[places[key_of(each)]])
+    lead = places[key_of(leader)]
+    equal = [
+        each
+        for number, each in enumerate(points)
+        if number not in (0, lead) and posterior.ahead(number, lead, -least) >= _TIE
+    ]
+    near = [each for each in equal if each in better and rounds.versus(each, leader).mean > -least]
     best = _cheaper(measurements, leader, near)
     sure = _compared(measurements, 0, best, rounds.versus(best))
     return known.replace(
         best=best,
+        promising=best,
         confirmed=True,
         ratio=sure.ratio,
         low=sure.low,
         high=sure.high,
         rounds=sure.rounds,
+        runs=min(_runs(measurements, best), _runs(measurements, baseline)),
         ties=tuple(each for each in (leader, *equal) if each != best),
         seconds=measurements.seconds(best),
         text=f"{shown_ratio(sure.ratio)} x {name}, and at least {shown_ratio(sure.low)} x",
     )
+
+
+def _guess(
+    measurements: Measurements,
+    known: Answer,
+    best: Point,
+    rounds: Confirmation | None,
+    name: str,
+    alpha: float,
+    least: float,
+) -> Answer:
+    """The answer where nothing is confirmed: the best by estimate, and how much is missing."""
+    if best == known.baseline:
+        return known.replace(text=f"no point seems to be better than {name}")
+    one, other = (statistics.fmean(measurements.scores(each)) for each in (best, known.baseline))
+    ahead, finalists, done = one - other, 1, 0
+    if rounds is not None:
+        place = [known.baseline, *rounds.working].index(best)
+        ahead = float(rounds.posterior.means[place] - rounds.posterior.means[0])
+        finalists, done = len(rounds.finalists), rounds.versus(best).count
+    if ahead < least:
+        return known.replace(text=f"no point seems to be better than {name} by what matters")
+    runs = min(_runs(measurements, best), _runs(measurements, known.baseline))
+    text = f"about {shown_ratio(measurements.ratio(0, ahead))} x {name} by {counted(runs, 'run')} each"
+    spread = math.sqrt(2) * (known.noise or 0.02)
+    more = max(1.0, expected_rounds(ahead, spread, alpha / finalists) - done)
+    if math.isfinite(more) and more < _MANY_ROUNDS:
+        seconds = more * (measurements.seconds(best) + measurements.seconds(known.baseline))
+        took = f" ({duration(seconds)})" if seconds else ""
+        text += f"; not confirmed: about {counted(math.ceil(more), 'more round')}{took}"
+    else:
+        text += "; not confirmed"
+    return known.replace(
+        best=best,
+        promising=best,
+        ratio=measurements.ratio(0, ahead),
+        low=0.0,
+        high=None,
+        rounds=done,
+        runs=runs,
+        seconds=measurements.seconds(best),
+        text=text,
+    )
+
+
+def _runs(measurements: Measurements, point: Point) -> int:
+    return sum(run.values is not None for run in measurements.of(point))
 
 
 def _cheaper(measurements: Measurements, leader: Point, near: Sequence[Point]) -> Point:

@@ -1,26 +1,41 @@
-"""The budget of a study, in trials or in seconds, and the part of it that is kept for the paired rounds."""
+"""The budget of a study, in trials or in seconds, and the part of it that is kept for the confirmation."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
-from bireme.errors import counted
-
-ROUNDS = 3
-"""Fewer rounds than this are never certain."""
+from bireme.errors import BadInputError, counted
 
 _FEW, _MANY = 4, 20
 """More than `_FEW` points are finalists only if there is room for `_MANY` rounds of all: few rounds tell little."""
 
-LEAST = 4 * ROUNDS
-"""With fewer trials, half of them would be too few rounds to be certain of anything: all are for the search."""
-
 _RESERVE = 0.25
-"""The part of a budget that is kept for paired rounds; at least `ROUNDS` of two runs, at most half."""
+"""The part of a budget that is kept for the confirmation. In trials it is at least what a claim takes, at most half."""
 
 _LONGER = 1.25
-"""A trial may take this many times as long as expected."""
+"""A trial may take this much longer than expected."""
+
+CONFIRM = "50%"
+"""Without a budget, the confirmation takes at most as long as the search: half of the whole."""
+
+
+def share(confirm: str) -> float | None:
+    """The part of the whole time that the confirmation may take, of ``off``, ``sure`` (None) or ``50%``.
+
+    Raises:
+        BadInputError: it is none of these.
+    """
+    if confirm in ("off", "sure"):
+        return 0.0 if confirm == "off" else None
+    try:
+        part = float(confirm.removesuffix("%")) / 100
+    except ValueError:
+        part = math.nan
+    if not (confirm.endswith("%") and 0 < part < 1):
+        raise BadInputError(f"not a part of the time: {confirm!r}", hint="use off, sure, or a part such as 50%")
+    return part
 
 
 class Budget:
@@ -31,14 +46,20 @@ class Budget:
         seconds: of wall time; None: no limit.
         clock: seconds, from any start.
         side_by_side: how many trials run at the same time.
+        rounds: with fewer rounds of two runs nothing is certain.
     """
 
     def __init__(
-        self, trials: int | None, seconds: float | None, clock: Callable[[], float], side_by_side: int
+        self, trials: int | None, seconds: float | None, clock: Callable[[], float], side_by_side: int, rounds: int
     ) -> None:
-        self.trials, self.seconds = trials, seconds
+        self.trials, self.seconds, self.rounds = trials, seconds, rounds
         self._clock, self._side_by_side = clock, side_by_side
         self._began, self.earlier = clock(), 0.0
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return self.trials is not None or self.seconds is not None
 
     @property
     def elapsed(self) -> float:
@@ -49,10 +70,11 @@ class Budget:
         """How many more trials may start at most after ``begun`` ones; None: no limit."""
         return None if self.trials is None else max(0, self.trials - begun)
 
-    @property
-    def _seconds_left(self) -> float | None:
-        """The seconds that are left, times the trials that run side by side; None: no limit."""
-        return None if self.seconds is None else (self.seconds - self.elapsed) * self._side_by_side
+    def seconds_left(self, begun: int, mean: float) -> float:
+        """The seconds that are left, by trials of a mean length where these are limited; inf: no limit."""
+        left = self.left(begun)
+        by_trials = math.inf if left is None else left * mean / self._side_by_side
+        return min(by_trials, math.inf if self.seconds is None else max(0.0, self.seconds - self.elapsed))
 
     def spent(self, begun: int) -> str:
         """Why no trial may start after ``begun`` ones; "" if one may."""
@@ -77,38 +99,51 @@ class Budget:
             return f"what is left of the budget of {self.seconds:g} s is too little for another round"
         return ""
 
-    def finalists(self, begun: int, baseline: float, lasts: Sequence[float]) -> int | None:
+    def finalists(
+        self, begun: int, baseline: float, lasts: Sequence[float], seconds: float = math.inf, least: int | None = None
+    ) -> int | None:
         """For how many finalists, at least one, what is left suffices; None: for any number.
 
         Args:
             begun: how many trials have started.
             baseline: seconds of a run of the baseline.
             lasts: seconds of a run of each point that may be a finalist, the first ones first.
+            seconds: how long the confirmation may take, where that is bounded too.
+            least: for any number of them there must be room for this many rounds; None: as many as a claim takes.
         """
-        left, seconds = self.left(begun), self._seconds_left
-        if left is None and seconds is None:
+        left = self.left(begun)
+        if self.seconds is not None:
+            seconds = min(seconds, self.seconds - self.elapsed)
+        if left is None and math.isinf(seconds):
             return None
 
         def room(rounds: int) -> int:
             longest = itertools.accumulate(lasts, initial=baseline)
-            by_time = sum(each <= seconds / rounds for each in longest) - 1 if seconds is not None else len(lasts)
+            by_time = sum(each <= seconds * self._side_by_side / rounds for each in longest) - 1
             return by_time if left is None else min(by_time, left // rounds - 1)
 
-        return max(1, min(_FEW, room(ROUNDS + 1)), room(_MANY))
+        return max(1, min(_FEW, room(self.rounds + 2)), room(_MANY if least is None else least))
 
-    def is_for_rounds(self, begun: int, pair: float, another: float) -> bool:
-        """Whether what is left is for the rounds, so that no other trial starts.
+    def is_for_rounds(self, begun: int, pair: float, another: float, wanted: float) -> bool:
+        """Whether what is left is for the confirmation, so that no other trial starts.
+
+        A quarter is kept, and of trials at least what a claim takes, if that is at most half. A budget in seconds is
+        one of the trials that are expected to fit into it.
 
         Args:
             begun: how many trials have started.
             pair: seconds of a round of two runs.
             another: seconds of another trial.
+            wanted: how many rounds of two runs the confirmation is expected to take; inf: unknown.
         """
-        left = self.left(begun)
-        few = False
-        if left is not None and self.trials is not None and self.trials >= LEAST:
-            few = left <= min(max(2 * ROUNDS, _RESERVE * self.trials), self.trials / 2)
-        if few or self.seconds is None:
-            return few
-        reserve = min(max(ROUNDS * pair / self._side_by_side, _RESERVE * self.seconds), self.seconds / 2)
-        return self.elapsed + _LONGER * another + reserve >= self.seconds
+        least = 2 * self.rounds
+        if self.trials is not None and self.trials >= 2 * least:
+            kept = min(max(least, _RESERVE * self.trials), self.trials / 2, max(least, 2 * wanted))
+            if self.trials - begun <= kept:
+                return True
+        if self.seconds is None:
+            return False
+        kept = min(_RESERVE * self.seconds, max(self.rounds, wanted) * pair / self._side_by_side)
+        if kept < self.rounds * pair / self._side_by_side:  # too little for a claim
+            kept = 0.0
+        return self.elapsed + _LONGER * another + kept >= self.seconds

@@ -1,26 +1,45 @@
-"""Paired comparison of two configurations, valid however often it is evaluated.
+"""Paired comparison of two points, valid for any noise and however often it is evaluated.
 
-A round runs both configurations one after the other on the same slots, so what drifts (clocks, temperature, a
+A round runs both points one after the other on the same slots, in random order, so what drifts (clocks, temperature, a
 neighbour) is in both figures. The difference of a round is the logarithm of their ratio.
 
-The usual t-interval is valid for a number of rounds that was fixed before. Whoever adds rounds until the interval
-excludes zero finds a difference sooner or later, even where there is none. A confidence sequence holds for all numbers
-of rounds at once, so one may stop at any of them. This one is for normal differences of unknown mean and variance:
+If the points are the same, the random order makes each difference as likely as its negative, given all that was before,
+whatever the noise is: skewed, periodic or with two states. Then no bet on its sign gains anything in the mean. For
+a rate k > 0, the factor 2 / (1 + exp(-2 k x)) of a difference x is such a bet: x and -x have factors whose sum is 2.
+So the product of the factors of all rounds, and a mixture of such products, is an e-process: it exceeds 1 / alpha at
+any time with a probability of at most alpha (Ville's inequality). The mean of symmetric differences lies in the
+interval of all shifts that are not refuted in this way.
 
-- Lai, "On confidence sequences", Annals of Statistics 4(2), 1976: the t-statistic mixed over a prior of the mean.
-- Wang and Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance",
-  Sequential Analysis 44(1), 2025 (arXiv:2310.03722), section 3: the Gaussian mixture as an e-process.
+- Ramdas, Ruf, Larsson and Koolen, "Admissible anytime-valid sequential inference must rely on nonnegative martingales",
+  arXiv:2009.03167, 2020: e-processes for symmetric distributions.
+- de la Peña, "A general class of exponential inequalities for martingales and ratios", Annals of Probability 27(1),
+  1999: symmetric differences, of which nothing else is known.
+- Ville, "Étude critique de la notion de collectif", 1939.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bireme.value import Value
 
-_PRIOR = 0.1
-"""Precision of the mixture: differences of about three standard deviations (1 / sqrt(0.1)) are found the soonest."""
+if TYPE_CHECKING:  # a study can be looked at without numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+_RATES = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
+"""The rates of the bets, in parts of the spread. The best one for a difference of a quarter of the spread is 0.25."""
+
+_MIXED = 1.2
+"""What a mixture of rates adds to the needed logarithm of the e-process, about."""
+
+_LOWER = 0.8
+"""The part of the allowed error that is for lower ends: only they make a claim. The rest is for upper ends."""
+
+_SPREAD = 0.02
+"""The spread of differences before the first is known: any number is valid."""
 
 _PLAUSIBLE = 1.96
 """What lies further off is not plausible: the 97.5 % quantile of the normal distribution, as in a 95 % interval."""
@@ -96,21 +115,85 @@ def quantile(normal: float, freedom: int) -> float:
     return sum(term / float(freedom) ** power for power, term in enumerate(terms))
 
 
-def interval(differences: Sequence[float], alpha: float) -> Interval:
+def least_rounds(alpha: float) -> int:
+    """The least number of rounds that can refute a difference of 0: all have the same sign."""
+    return math.ceil(-math.log2(_LOWER * alpha))
+
+
+def expected_rounds(difference: float, spread: float, alpha: float) -> float:
+    """About how many rounds refute a mean difference of 0; inf: no number of them.
+
+    In the mean a round adds half the square of difference / spread to the logarithm of the e-process as long as that is
+    small, and never more than log 2.
+    """
+    if difference <= 0:
+        return math.inf
+    square = (difference / max(spread, 1e-9)) ** 2
+    gain = math.log(2) * -math.expm1(-square / (2 * math.log(2)))
+    return max(least_rounds(alpha), (_MIXED - math.log(_LOWER * alpha)) / gain) if gain else math.inf
+
+
+def certain(differences: Sequence[float], alpha: float, spread: float | None = None) -> bool:
+    """Whether the mean difference is greater than 0; see `interval`."""
+    if len(differences) < least_rounds(alpha):
+        return False
+    import numpy as np
+
+    told = np.array(differences)
+    return _evidence(told, _spreads(told, spread), 0.0) >= -math.log(_LOWER * alpha)
+
+
+def interval(differences: Sequence[float], alpha: float, spread: float | None = None) -> Interval:
     """The interval that contains the mean difference after every number of rounds, with probability 1 - ``alpha``.
 
-    With n rounds, their sum S and sum of squares V, and c the precision of the mixture, the e-process at 0 is
-    E = sqrt(c / (n + c)) * (V / (V - S² / (n + c)))^(n / 2). A mean is excluded if E >= 1 / alpha after subtracting it
-    from all differences. Solved for the mean, that is an interval around the average.
+    Args:
+        differences: of the rounds.
+        alpha: the allowed error.
+        spread: what was known of their standard deviation before the first round.
     """
     count = len(differences)
     mean = sum(differences) / count if count else 0.0
     if count < 2:
         return Interval(mean=mean, low=-math.inf, high=math.inf, error=math.inf, count=count)
-    variance = sum((each - mean) ** 2 for each in differences) / count
-    threshold = (math.sqrt((count + _PRIOR) / _PRIOR) / alpha) ** (2 / count)
-    rest = 1 - threshold * _PRIOR / (count + _PRIOR)
-    radius = math.sqrt(variance * (threshold - 1) / rest) if rest > 0 else math.inf
-    return Interval(
-        mean=mean, low=mean - radius, high=mean + radius, error=math.sqrt(variance / (count - 1)), count=count
-    )
+    import numpy as np
+
+    told = np.array(differences)
+    error = float(told.std(ddof=1)) / math.sqrt(count)
+    low = _lower_end(told, _LOWER * alpha, spread)
+    high = -_lower_end(-told, (1 - _LOWER) * alpha, spread)
+    return Interval(mean=mean, low=low, high=high, error=error, count=count)
+
+
+def _lower_end(told: NDArray[np.float64], alpha: float, spread: float | None) -> float:
+    """The least mean that is not refuted by differences that are greater."""
+    needed, spreads = -math.log(alpha), _spreads(told, spread)
+    if len(told) * math.log(2) <= needed:
+        return -math.inf
+    high = float(told.max())
+    step = float(spreads.max())
+    low = high - step
+    while _evidence(told, spreads, low) < needed:
+        step *= 2
+        low -= step
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _evidence(told, spreads, middle) >= needed else (low, middle)
+    return low
+
+
+def _evidence(told: NDArray[np.float64], spreads: NDArray[np.float64], shift: float) -> float:
+    """The logarithm of the e-process against a mean of at most ``shift``. The greater the shift, the less it is."""
+    import numpy as np
+
+    bets = math.log(2) - np.logaddexp(0.0, np.outer(_RATES, -2 * (told - shift) / spreads))
+    return float(np.logaddexp.reduce(bets.sum(axis=1))) - math.log(len(_RATES))
+
+
+def _spreads(told: NDArray[np.float64], spread: float | None) -> NDArray[np.float64]:
+    """For each difference what the ones before it say of their standard deviation: a bet may know nothing else."""
+    import numpy as np
+
+    counts = np.arange(len(told))
+    sums, squares = (np.concatenate(([0.0], np.cumsum(each)[:-1])) for each in (told, told * told))
+    around = np.maximum(0.0, squares - sums * sums / np.maximum(counts, 1))
+    return np.sqrt((around + (spread or _SPREAD) ** 2) / np.maximum(counts, 1))

@@ -10,12 +10,28 @@ import copy
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.study.comparison import Interval, interval
+from bireme.tune.study.comparison import Interval, certain, expected_rounds, interval
+
+if TYPE_CHECKING:  # a study can be looked at without numpy
+    from bireme.tune.study.posterior import Posterior
 
 Figures = Sequence[float]
 """One figure for each goal."""
+
+_CHALLENGERS = 8
+"""At most this many points run against the leader in a round: then the next one is planned."""
+
+_FORECASTS = 64
+"""The number of draws of a forecast."""
+
+_APART = 1.2
+"""A point is set apart when its distance is so many standard errors."""
+
+_RIVAL = 0.25
+"""A point challenges the leader if it contributes this part of the doubt that the first challenger does."""
 
 
 class Confirmation:
@@ -29,6 +45,8 @@ class Confirmation:
         confidence: of all comparisons with the baseline together, such as 0.95.
         effect: the smallest relative difference that matters.
         seed: of the order of runs in a round.
+        searched: the scores of the runs of a point before the rounds, for the first goal.
+        noise: (standard deviation of such a run, its degrees of freedom).
     """
 
     def __init__(
@@ -41,18 +59,21 @@ class Confirmation:
         confidence: float = 0.95,
         effect: float = 0.02,
         seed: int = 0,
+        searched: Callable[[Point], Sequence[float]] = lambda point: (),
+        noise: tuple[float | None, int] = (None, 0),
     ) -> None:
         self.baseline, self.finalists = dict(baseline), [dict(each) for each in finalists]
         self._goals, self._score, self._seed = range(goals), score, seed
+        self._searched, self._noise = searched, noise
         self._alpha = (1 - confidence) / (len(finalists) * goals)
         self._effect = math.log1p(effect)
         self._rounds: dict[int, dict[str, Figures | None]] = {}
-        self._intervals: dict[tuple[str, str, int], Interval] = {}  # of the rounds that are known now
+        self._known: dict[object, Any] = {}  # what was calculated from the rounds that are known now
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
         """Report a run of round ``number``; None: it failed; (): it could not be measured."""
         self._rounds.setdefault(number, {})[key_of(point)] = figures
-        self._intervals.clear()
+        self._known.clear()
 
     def told(self, number: int) -> Mapping[str, Figures | None]:
         """What is known of a round."""
@@ -71,7 +92,7 @@ class Confirmation:
             return self
         earlier = copy.copy(self)
         earlier._rounds = {each: told for each, told in self._rounds.items() if each < number}
-        earlier._intervals = {}
+        earlier._known = {}
         return earlier
 
     @property
@@ -81,44 +102,109 @@ class Confirmation:
 
     @property
     def undecided(self) -> list[dict[str, object]]:
-        """The finalists that further rounds may say something about that matters."""
-        if self.failed(self.baseline):
-            return []
-        working = [each for each in self.finalists if not self.failed(each)]
+        """The finalists that the next round runs, because further rounds may say something that matters."""
+        if "undecided" not in self._known:
+            self._known["undecided"] = [] if self.failed(self.baseline) else self._undecided()
+        found: list[dict[str, object]] = self._known["undecided"]
+        return found
+
+    def _undecided(self) -> list[dict[str, object]]:
+        working = self.working
         if len(self._goals) > 1:
             return [each for each in working if any(self._open(self.versus(each, goal=goal)) for goal in self._goals)]
-        against = [self.versus(each) for each in working]
-        hopeful = [each for each, one in zip(working, against, strict=True) if one.plausible(self._effect, against)]
-        if not hopeful:
+        if not working:
             return []
-        leader = max(hopeful, key=lambda each: self.versus(each).mean)
-        others = [each for each in hopeful if each != leader]
-        against = [self.versus(each, leader) for each in others]
-        rivals = [each for each, one in zip(others, against, strict=True) if one.plausible(self._effect, against)]
-        return [leader, *rivals] if rivals or self.versus(leader).low <= 0 else []
+        leader, ends = self.leading
+        if ends:
+            return []
+        points, posterior = self._points, self.posterior
+        doubts = posterior.worth(leader)
+        doubts[0] = doubts[leader] = 0.0
+        least = _RIVAL * doubts.max()
+        rivals = [] if leader in posterior.good else [place for place, each in enumerate(doubts) if each > least]
+        rivals = sorted(rivals, key=lambda each: -doubts[each])[:_CHALLENGERS]
+        if not leader and not rivals:
+            rivals = [1 + int(posterior.means[1:].argmax())]
+        return [points[each] for each in ([leader] if leader else []) + rivals]
 
     @property
-    def more(self) -> int | None:
-        """About how many more rounds decide everything if the figures go on as they are; None: too early to say."""
-        undecided = self.undecided
-        if not undecided:
-            return 0
-        if len(self._goals) > 1:
-            against = [self.versus(each, goal=goal) for each in undecided for goal in self._goals]
-            needed = max(self._rounds_until_closed(each) for each in against if self._open(each))
-        else:
-            leader, *rivals = undecided
-            against = [self.versus(each, leader) for each in rivals]
-            needed = max((each.rounds_until_implausible(self._effect) for each in against), default=0.0)
-            base = self.versus(leader)
-            if base.low <= 0:
-                needed = max(needed, min(base.rounds_until_certain, base.rounds_until_implausible(self._effect)))
-        return max(1, math.ceil(needed - self.last)) if math.isfinite(needed) else None
+    def leading(self) -> tuple[int, bool]:
+        """The place, among the baseline and the working finalists, of the one to choose, and whether that is final.
 
-    def _rounds_until_closed(self, versus: Interval) -> float:
-        """About after how many rounds a comparison is no longer `_open`."""
-        either = [each.rounds_until_implausible(self._effect) for each in (versus, versus.negated)]
-        return min(versus.rounds_until_certain, max(either))
+        It ends when one may be chosen: little is lost by that in the mean, and it is within the effect of the best with
+        95 % probability. If that one is better than the baseline by what matters, the rounds go on until it is certain.
+        """
+        working, posterior = self.working, self.posterior
+        sure = [place for place, each in enumerate(working, start=1) if self.certain(each)]
+        good = posterior.good if posterior.freedom else []
+        if found := [each for each in sure if each in good]:
+            return max(found, key=lambda each: posterior.means[each]), True
+        if 0 in good:
+            return 0, True
+        able = [each for each in good if each] or range(len(working) + 1)
+        leader = max(
+            able, key=lambda each: (posterior.ahead(each, 0), posterior.means[each]) if good else posterior.means[each]
+        )
+        return leader, leader in good and posterior.ahead(leader, 0, self._effect) < 0.05
+
+    @property
+    def posterior(self) -> Posterior:
+        """What is likely of the baseline and the working finalists, by the first goal."""
+        if "posterior" not in self._known:
+            from bireme.tune.study.posterior import Posterior
+
+            points = [self.baseline, *self.working]
+            keys = [key_of(each) for each in points]
+            told = [
+                [self._score(0, runs[key][0]) if runs.get(key) else math.nan for key in keys]  # type: ignore[index]  # it is there
+                for runs in self._rounds.values()
+            ]
+            rows = [row for row in told if sum(map(math.isfinite, row)) > 1]
+            alone = [self._searched(each) for each in points]
+            self._known["posterior"] = Posterior(alone, rows, self._noise, self._effect)
+        found: Posterior = self._known["posterior"]
+        return found
+
+    def certain(self, point: Point) -> bool:
+        """Whether the point is better than the baseline, by the first goal."""
+        key = ("certain", key_of(point))
+        if key not in self._known:
+            differences = self._differences(key_of(point), key_of(self.baseline), 0)
+            self._known[key] = certain(differences, self._alpha, self._spread)
+        return bool(self._known[key])
+
+    @property
+    def working(self) -> list[dict[str, object]]:
+        """The finalists of which no run has failed."""
+        return [each for each in self.finalists if not self.failed(each)]
+
+    def expected_runs(self) -> list[float]:
+        """How many more runs it may take until it ends, as drawn from what is likely; in order.
+
+        A point is set apart from the best when the error of its mean is half of its distance and the effect; and the
+        best must be shown to be better than the baseline, if it is by what matters.
+        """
+        posterior, rounds = self.posterior, self._alpha
+        counts, noise = posterior.counts, posterior.noise
+        leader, ends = self.leading
+        if ends:
+            return [0.0]
+        found = []
+        for draw in posterior.draws[:: len(posterior.draws) // _FORECASTS]:
+            ahead = float(draw.max() - draw[0])
+            apart = (_APART * noise / (draw.max() - draw + self._effect)) ** 2 - counts
+            apart[draw.argmax()] = apart.max()
+            apart = apart.clip(0.0)
+            claims = 0.0
+            if ahead > self._effect / 2 and not any(map(self.certain, self.working)):
+                spread = math.sqrt(2) * noise
+                claims = max(1.0, expected_rounds(ahead, spread, rounds) - self.versus(self._points[leader]).count)
+            found.append(float(max(apart.sum() + apart.max(), 2 * claims + apart.sum() - 2 * apart.max())))
+        return sorted(found)
+
+    @property
+    def _points(self) -> list[dict[str, object]]:
+        return [self.baseline, *self.working]
 
     def _open(self, versus: Interval) -> bool:
         """Whether neither a difference is certain, nor that there is none that matters."""
@@ -129,8 +215,7 @@ class Confirmation:
     @property
     def leader(self) -> dict[str, object]:
         """The finalist with the best mean difference from the baseline; the baseline if all failed."""
-        working = [each for each in self.finalists if not self.failed(each)]
-        return max(working, key=lambda each: self.versus(each).mean, default=self.baseline)
+        return max(self.working, key=lambda each: self.versus(each).mean, default=self.baseline)
 
     def failed(self, point: Point) -> bool:
         """Whether any run of the point failed."""
@@ -140,14 +225,20 @@ class Confirmation:
     def versus(self, point: Point, other: Point | None = None, goal: int = 0) -> Interval:
         """The point's score minus the other's (the baseline's), by the rounds in which both have figures."""
         one, two = key_of(point), key_of(self.baseline if other is None else other)
-        if (one, two, goal) not in self._intervals:
-            self._intervals[one, two, goal] = self._interval(one, two, goal)
-        return self._intervals[one, two, goal]
+        if (one, two, goal) not in self._known:
+            self._known[one, two, goal] = interval(self._differences(one, two, goal), self._alpha, self._spread)
+        found: Interval = self._known[one, two, goal]
+        return found
 
-    def _interval(self, one: str, two: str, goal: int) -> Interval:
+    @property
+    def _spread(self) -> float | None:
+        """Of differences, by the search."""
+        return math.sqrt(2) * self._noise[0] if self._noise[0] else None
+
+    def _differences(self, one: str, two: str, goal: int) -> list[float]:
         differences = []
         for number in sorted(self._rounds):
             mine, theirs = self._rounds[number].get(one), self._rounds[number].get(two)
             if mine and theirs:
                 differences.append(self._score(goal, mine[goal]) - self._score(goal, theirs[goal]))
-        return interval(differences, self._alpha)
+        return differences

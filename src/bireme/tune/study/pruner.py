@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from bireme.tune.samplers.sampler import Observation
-from bireme.tune.study.comparison import interval
 from bireme.tune.study.observations import CLOCK, Measurements
 
-_CAREFUL = 0.01
-"""Probability with which a trial that could win is stopped."""
+_CAREFUL = 14.0
+"""The mean of four parts of a series is at most this many of its standard errors higher in the long run."""
 
 
 def reason_to_prune(measured: Measurements, best: Observation, seconds: float, series: Sequence[float] = ()) -> str:
@@ -37,5 +36,6 @@ def reason_to_prune(measured: Measurements, best: Observation, seconds: float, s
     # Neighbours in a series are not independent: means of quarters nearly are.
     size = len(series) // 4
     parts = [statistics.fmean(series[start : start + size]) for start in range(0, 4 * size, size)]
-    may_be = interval([measured.score(0, part) for part in parts], _CAREFUL)
-    return "worse than the best for certain" if may_be.high < bound else ""
+    scores = [measured.score(0, part) for part in parts]
+    may_be = statistics.fmean(scores) + _CAREFUL * statistics.stdev(scores) / math.sqrt(len(scores))
+    return "worse than the best for certain" if may_be < bound else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -19,11 +19,9 @@ from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.comparison import quantile
 from bireme.tune.study.observations import Measurements
 
-MOST_RUNS = 10
-"""A point is not screened more often than this; what is still unclear then is for paired rounds, or too noisy."""
-
 LEAST_RUNS = 3
-"""With this many runs, a point may be a finalist though the model does not believe in it."""
+"""A point is not screened more often than this; what is still unclear then is for rounds. With this many runs, a point
+may be a finalist though the model does not believe in it."""
 
 _LIKELY = 2.33
 """What lies further off is left behind: the 99 % quantile of the normal distribution, as it is asked for after each run
@@ -71,7 +69,6 @@ def next_point(
     measured: Measurements,
     baseline: Point,
     effect: float,
-    room: Callable[[Sequence[Point]], int],
     running: Collection[str] = (),
 ) -> Point | None:
     """The point that runs again; None if all that may be the best can be finalists, or are known well enough.
@@ -80,7 +77,6 @@ def next_point(
         measured: the runs of the study.
         baseline: what points are compared with; it runs as often as they do.
         effect: the smallest relative difference that matters.
-        room: how many of some points, from the first on, can be finalists; at least one.
         running: the keys of points that run again now, once for each run.
     """
     noise, freedom = measured.noise()
@@ -91,17 +87,13 @@ def next_point(
     able = candidates(measured, baseline, effect)
     if not able:
         return None
-    wanted = LEAST_RUNS
-    if len(able) > room([each.point for each in able]):
-        # The error of a mean is then half of the effect, so a difference of twice the effect stands out.
-        wanted = max(LEAST_RUNS, min(MOST_RUNS, math.ceil((2 * (noise or 0.0) / math.log1p(effect)) ** 2)))
     now: Mapping[str, int] = {key: list(running).count(key) for key in set(running)}
     due = [
         (each.runs + now.get(key_of(each.point), 0), -each.mean, number, each.point)
         for number, each in enumerate((_candidate(measured, baseline), *able))
     ]
     runs, _, _, point = min(due)
-    return point if runs < wanted else None
+    return point if runs < LEAST_RUNS else None
 
 
 def _candidate(measured: Measurements, point: Point) -> Candidate:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from bireme.tune.samplers import make
 from bireme.tune.samplers.sampler import Observation, Pending, best_of, observe
 from bireme.tune.space.points import Point, Points, key_of
-from bireme.tune.study.budget import LEAST
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.trial import FinishedTrial, Phase, Trial
 from bireme.value import Value
@@ -18,7 +17,8 @@ from bireme.value import Value
 _WEIGHTS = (0.2, 0.5, 0.8)
 """With two goals the search ends when it expects nothing better by any of these weights of the first."""
 
-_NOISE_RUNS = 2
+_NOISE_RUNS, _FEW_TRIALS = 2, 12
+"""How often the default runs first; only once where the budget has few trials."""
 
 _SMALL = 24
 """In a space with at most this many points, all are tried."""
@@ -148,9 +148,11 @@ class DefaultFirst(PointSearch):
     def __init__(
         self, kind: str, space: Points, seed: int, options: Mapping[str, Any], *, goals: int, trials: int | None
     ) -> None:
+        if space.size <= _SMALL:  # what may be the best of a few points runs again in any case
+            options = {**options, "repeats": False}
         super().__init__(kind, space, seed, options, goals=goals)
         self._default: dict[str, object] = dict(space.default)
-        self._noise_runs = 1 if trials is not None and trials < LEAST else _NOISE_RUNS
+        self._noise_runs = 1 if trials is not None and trials < _FEW_TRIALS else _NOISE_RUNS
 
     def propose(self, finished: Measurements, pending: Sequence[Trial]) -> Proposal | None:
         """The next trial; None if there is none now, or nothing better is expected."""

@@ -6,32 +6,45 @@ The next trial depends on the results alone, so a study that was interrupted goe
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
 from bireme.errors import BadInputError
+from bireme.result.report import duration
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Parameter, Point, Points, Space, key_of
 from bireme.tune.space.value_lists import read
 from bireme.tune.study import answer as answering
 from bireme.tune.study import screening
-from bireme.tune.study.budget import Budget
+from bireme.tune.study.budget import CONFIRM, Budget, share
+from bireme.tune.study.comparison import expected_rounds, least_rounds
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.finalists import MOST, choose, estimates
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.pruner import reason_to_prune
 from bireme.tune.study.search import DefaultFirst, Proposal, Sampler
-from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Goal, Objective, Trial
+from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Forecast, Goal, Objective, Trial
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, TrialResult
 from bireme.value import Value
 
-__all__ = ["Answer", "Compared", "FinishedTrial", "Goal", "Objective", "Study", "Trial", "TrialResult"]
+__all__ = ["Answer", "Compared", "FinishedTrial", "Forecast", "Goal", "Objective", "Study", "Trial", "TrialResult"]
 
 _NEGLIGIBLE = 0.02
 """The search ends when it expects no improvement by this part of the effect."""
+
+_FRONT_ROUNDS = 3
+"""Rounds of the points of a front: what they do not decide stays on it."""
+
+_MORE = 3
+"""Rounds that a claim of one of several finalists takes beside the least number, about."""
+
+_FINALISTS = 4
+"""For so many finalists the confirmation is planned before they are known."""
 
 _FAILURES = 20
 """If this many points have failed and none has worked, the reason has nothing to do with the points."""
@@ -85,6 +98,8 @@ class Study:
         seconds: the budget in seconds of wall time; None: no limit.
         clock: seconds, from any start.
         side_by_side: how many trials run at the same time.
+        confirm: how much of the whole time the best points may be run again: ``50%`` (the default without a budget),
+            ``off``, or ``sure``: until the answer is, or the budget is spent (the default with a budget).
         sampler: what is tried before the best is run again.
         names: of trials.
     """
@@ -104,6 +119,7 @@ class Study:
         seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         side_by_side: int = 1,
+        confirm: str | None = None,
         sampler: Sampler | None = None,
         names: Names = numbered,
     ) -> None:
@@ -112,7 +128,9 @@ class Study:
         if not 1 <= len(self._goals) <= 2:
             raise BadInputError(f"{len(self._goals)} goals", hint="name one or two figures to maximize or minimize")
         self._confidence, self._effect, self._seed, self._side_by_side = confidence, effect, seed, side_by_side
-        self._budget = Budget(trials, seconds, clock, side_by_side)
+        self._budget = Budget(trials, seconds, clock, side_by_side, least_rounds(1 - confidence))
+        self._confirm = confirm or ("sure" if self._budget.limited else CONFIRM)
+        self._share = share(self._confirm)
         self._measured = Measurements(self._goals)
         options = {"repeats": True, "negligible": _NEGLIGIBLE * effect}
         self._sampler: Sampler = sampler or DefaultFirst(
@@ -126,6 +144,7 @@ class Study:
         self._clock = clock
         self._rounds: PairedRounds | None = None
         self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
+        self._forecast: tuple[int, Forecast | None] = -1, None
 
     # -- ask and tell ----------------------------------------------------------------------------------
 
@@ -304,20 +323,25 @@ class Study:
         searching = any(each.phase != "screen" for each in self._pending.values())
         if baseline is None or not unsure or searching or len(self._pending) >= self._side_by_side:
             return None
+        if self._share == 0:
+            return None
         running = [key_of(each.point) for each in self._pending.values()]
-        point = screening.next_point(self._measured, baseline, self._effect, self._room, running)
+        point = screening.next_point(self._measured, baseline, self._effect, running)
         return None if point is None else Proposal(point=point, phase="screen")
 
     def _room(self, points: Sequence[Point]) -> int:
         """How many of these points, from the first on, can be finalists; at least one."""
         lasts = list(map(self._measured.seconds, points))
-        room = self._budget.finalists(self._begun, self._measured.seconds(self._baseline or self._default), lasts)
+        baseline = self._measured.seconds(self._baseline or self._default)
+        allowed = (self._seconds_allowed - self._seconds_used) / self._side_by_side
+        least = _FRONT_ROUNDS if len(self._goals) > 1 else None
+        room = self._budget.finalists(self._begun, baseline, lasts, allowed, least)
         return MOST if room is None else min(MOST, room)
 
     def _first_rounds(self) -> PairedRounds | None:
         """The rounds before the first of them begins; None: there is nothing to compare."""
         baseline = self._baseline
-        if baseline is None:
+        if baseline is None or (self._share == 0 and not self._earlier):
             return None
         finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
         # With the same budget, which has less room now, no others are chosen; with a larger one some join.
@@ -333,6 +357,8 @@ class Study:
             confidence=self._confidence,
             effect=self._effect,
             seed=self._seed,
+            searched=self._measured.scores,
+            noise=self._measured.noise(),
         )
         for number, point, figures in self._earlier:
             confirmation.tell(number, point, figures)
@@ -349,7 +375,10 @@ class Study:
 
     def _too_little(self, plan: Sequence[Point]) -> str:
         """Why a round does not fit into what is left of the budget; "" if it does."""
-        return self._budget.too_little(self._begun, len(plan), sum(map(self._measured.seconds, plan)))
+        seconds = sum(map(self._measured.seconds, plan))
+        if seconds and self._seconds_used + seconds > self._seconds_allowed:
+            return f"its best points have run again for their part of the time (--confirm {self._confirm})"
+        return self._budget.too_little(self._begun, len(plan), seconds)
 
     def _reason(self, rounds: PairedRounds | None) -> str:
         """Why nothing more is run, if the budget has room for another trial."""
@@ -374,16 +403,88 @@ class Study:
         return self._budget.left(self._begun)
 
     @property
-    def more_rounds(self) -> int | None:
-        """About how many more rounds decide everything, however small the budget is; None: unknown."""
-        return None if self._rounds is None else self._rounds.confirmation.more
+    def _seconds_used(self) -> float:
+        """Seconds of all runs of the confirmation, those that are pending included."""
+        pending = [each.point for each in self._pending.values() if each.paired]
+        ended = sum(each.result.seconds for each in self._measured.in_phase("confirm"))
+        return ended + sum(map(self._measured.seconds, pending))
+
+    @property
+    def _seconds_allowed(self) -> float:
+        """Seconds that the confirmation may take: a part of the whole, but at least what a claim takes; inf: any."""
+        if not self._share:
+            return math.inf if self._share is None else 0.0
+        before = sum(each.result.seconds for each in self._measured.searched)
+        pair = self._measured.seconds(self._default) + self._measured.seconds(self._leading or self._default)
+        return max(before * self._share / (1 - self._share), (self._budget.rounds + _MORE) * pair)
+
+    @property
+    def _leading(self) -> Point | None:
+        best = self._sampler.best(self._measured)
+        return best.point if best else None
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """How much longer the best points run again; None: nothing is known of that yet, or there are two goals."""
+        known = len(self._measured.runs)
+        if self._forecast[0] != known:
+            self._forecast = known, self._foresee() if len(self._goals) == 1 else None
+        return self._forecast[1]
+
+    def _foresee(self) -> Forecast | None:
+        rounds = self._rounds or self._first_rounds()
+        if rounds is None or self._measured.noise()[0] is None:
+            return None
+        runs = rounds.confirmation.expected_runs()
+        mean = statistics.fmean(map(self._measured.seconds, (rounds.confirmation.baseline, rounds.confirmation.leader)))
+        low, sure, high = (mean / self._side_by_side * runs[int(part * len(runs))] for part in (0.1, 0.5, 0.9))
+        most = (self._seconds_allowed - self._seconds_used) / self._side_by_side
+        most = max(0.0, min(most, self._budget.seconds_left(self._begun, mean)))
+        return Forecast(
+            seconds=min(sure, most),
+            low=min(low, most),
+            high=min(high, most),
+            sure=sure,
+            advice=self._advice(sure, most),
+        )
+
+    def _advice(self, sure: float, most: float) -> str:
+        """What to do if the confirmation takes more time than it has; "" if it does not."""
+        if sure <= 1.5 * most:
+            return ""
+        effect = self._effect * math.sqrt(sure / max(most, sure / 400))
+        longer = (
+            "a larger --budget"
+            if self._budget.seconds
+            else "more --trials"
+            if self._budget.trials
+            else "--confirm sure"
+        )
+        noise = 100 * (self._measured.noise()[0] or 0.0)
+        return (
+            f"a run has {noise:.1f} % of noise: to tell {100 * self._effect:g} % takes about {duration(sure)}"
+            f" ({longer}); --effect {math.ceil(100 * effect)} or longer runs take less"
+        )
 
     @property
     def _share_spent(self) -> bool:
         """Whether what is left of the budget is for the rounds."""
-        best = self._sampler.best(self._measured)
-        base, leading = (self._measured.seconds(point) for point in (self._default, best.point if best else {}))
-        return self._budget.is_for_rounds(self._begun, base + leading, max(leading, self._measured.mean_seconds))
+        if not self._budget.limited or self._share == 0:
+            return False
+        base, leading = (self._measured.seconds(point) for point in (self._default, self._leading or {}))
+        mean = self._measured.mean_seconds
+        return self._budget.is_for_rounds(self._begun, base + leading, max(leading, mean), self._wanted)
+
+    @property
+    def _wanted(self) -> float:
+        """How many rounds the best so far may take to be certain, with a margin; inf: unknown."""
+        noise, baseline = self._measured.noise()[0], self._baseline
+        if noise is None or baseline is None or self._leading is None or not self._measured.scores(self._leading):
+            return math.inf
+        ahead = statistics.fmean(self._measured.scores(self._leading)) - statistics.fmean(
+            self._measured.scores(baseline)
+        )
+        return 1.5 * expected_rounds(ahead / 1.5, math.sqrt(2) * noise, (1 - self._confidence) / _FINALISTS)
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -405,6 +506,7 @@ class Study:
             promising[2] if promising else None,
             rounds.confirmation if rounds is not None else None,
             self._effect,
+            1 - self._confidence,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
+from bireme.result.report import duration
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Point
 from bireme.tune.study.trial_result import TrialResult
@@ -97,14 +98,40 @@ class Compared(Value):
     rounds: int
 
 
+class Forecast(Value):
+    """How much longer a study runs its best points again.
+
+    Attributes:
+        seconds: of wall time that is expected until it ends,
+        low: at least,
+        high: and at most, with 80 %.
+        sure: seconds until it would be sure, whatever bounds it.
+        advice: one line: what to do if it ends before it is sure; "" if it does not.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    sure: float
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """In a few words, such as ``about 3 min (1 min to 8 min)``."""
+        return f"about {duration(self.seconds)} ({duration(self.low)} to {duration(self.high)})"
+
+
 class Answer(Value):
     """What a study found; while it runs, what it knows so far.
 
     Attributes:
-        best: the point to use; None if nothing worked. It is the baseline unless another is confirmed to be better.
+        best: the point to use; None if nothing worked. It is the one that is confirmed to be better than the baseline;
+            if none is, the best by estimate, or the baseline if no other seems to be better by what matters.
         baseline: what the ratios refer to: the default, or the first point that worked if the default does not.
         confirmed: whether ``best`` is better than the baseline with the confidence of the study.
-        ratio: how many times as good as the baseline ``best`` is (see `Compared`); ``low`` and ``high`` likewise.
+        ratio: how many times as good as the baseline ``best`` is (see `Compared`); ``low`` and ``high`` likewise, if it
+            is confirmed.
+        runs: how often ``best`` and the baseline were measured, at least.
         rounds: the paired rounds of ``best`` and the baseline.
         ties: points that cannot be distinguished from ``best``.
         promising: the point with the best estimate, confirmed or not; None if nothing worked.
@@ -123,6 +150,7 @@ class Answer(Value):
     low: float = 1.0
     high: float | None = 1.0
     rounds: int = 0
+    runs: int = 0
     ties: tuple[Point, ...] = ()
     promising: Point | None = None
     noise: float | None = None
