@@ -16,6 +16,7 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from bireme.backends.base import Backend, HostLaunch
     from bireme.cluster.agent_listener import AgentListener
@@ -31,6 +32,11 @@ class ClusterJob(Value):
     """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
+        commands: the launcher's command lines.
+        environ: what the launcher inherits.
+        one_by_one: whether each node has a launcher process of its own.
+        listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
+        allocation: our name for the allocation that the launcher makes; "": it makes none.
         accelerator: the kind of device that every node must have; "": any.
         log_dir: where the ranks' log files are written; None: nowhere.
         tree: the files that are sent to the nodes (``--ship``); None: they have them.
@@ -38,22 +44,23 @@ class ClusterJob(Value):
 
     spec: JobSpec
     nodes: Nodes
-    launch: AgentLaunch
+    backend: Backend
+    hosts: tuple[HostLaunch, ...]
+    commands: tuple[tuple[str, ...], ...]
+    environ: Mapping[str, str]
+    one_by_one: bool
+    listener: AgentListener | None
+    allocation: str
     exports: Mapping[str, str]
     accelerator: str = ""
     log_dir: str | None = None
     tree: SourceTree | None = None
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether each node has a launcher process of its own."""
-        return self.launch.one_by_one
-
     def notes(self, exported: Exports) -> Iterator[tuple[str, str]]:
         """The messages to show before anything starts, each with its level."""
         spec, pool, number = self.spec, self.nodes.pool, len(self.nodes.entries)
         names = ", ".join(sorted(exported.variables)) or "none"
-        yield "debug", f"{number} nodes of {pool.source}, by {self.launch.backend.NAME}; exported variables: {names}"
+        yield "debug", f"{number} nodes of {pool.source}, by {self.backend.NAME}; exported variables: {names}"
         if spec.attempt:
             return  # the first attempt has said it
         if not spec.hosts and spec.hostfile is None and not spec.elastic:
@@ -78,23 +85,6 @@ class ClusterJob(Value):
 
 _PATIENCE = 6
 """Heartbeats for which an agent waits for its code, and then for the job: the runner may be busy with many nodes."""
-
-
-class AgentLaunch(Value):
-    """How the agents are started.
-
-    Attributes:
-        listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
-        allocation: our name for the allocation that the launcher makes; "": it makes none.
-    """
-
-    backend: Backend
-    hosts: tuple[HostLaunch, ...]
-    commands: tuple[tuple[str, ...], ...]
-    environ: Mapping[str, str]
-    one_by_one: bool
-    listener: AgentListener | None
-    allocation: str
 
 
 class LauncherCommands(Value):
@@ -147,21 +137,6 @@ def prepare(
         connect_timeout: seconds that a node may take to accept a connection.
     """
     tree = tree or ClusterJob.find_tree(spec, environ)
-    launch = _launch(spec, environ, nodes, launcher, connect_timeout)
-    return ClusterJob(
-        spec=spec,
-        nodes=nodes,
-        launch=launch,
-        exports=exported.variables,
-        accelerator=accelerator,
-        log_dir=None if log_dir is None else rankfiles.prepare(log_dir, "--log_dir"),
-        tree=tree,
-    )
-
-
-def _launch(
-    spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str, connect_timeout: int
-) -> AgentLaunch:
     backend = _backend(spec, launcher)
     hosts = _launches(nodes.entries, _here(spec, nodes))
     connects = backend.CHANNEL == "dial"
@@ -175,16 +150,22 @@ def _launch(
     # The token goes first: hydra of MPICH 4.0 ignores the last variable of its environment.
     launcher_environ = {**(listener.environment() if listener is not None else {}), **environ}
     agent = _agent(spec, backend, listener.arguments() if listener is not None else ())
-    plan = _plan(spec, hosts, agent, executable=executable, connect_timeout=connect_timeout)
-    plan = plan.replace(allocation=new_allocation(backend, environ, spec.job_name))
-    return AgentLaunch(
+    allocation = new_allocation(backend, environ, spec.job_name)
+    plan = launch_plan(spec, hosts, agent, allocation, program=executable, connect_timeout=connect_timeout)
+    return ClusterJob(
+        spec=spec,
+        nodes=nodes,
         backend=backend,
         hosts=hosts,
         commands=_commands(spec, backend, plan, launcher_environ),
         environ=launcher_environ,
         one_by_one=_is_one_by_one(spec, backend),
         listener=listener,
-        allocation=plan.allocation,
+        allocation=allocation,
+        exports=exported.variables,
+        accelerator=accelerator,
+        log_dir=None if log_dir is None else rankfiles.prepare(log_dir, "--log_dir"),
+        tree=tree,
     )
 
 
@@ -205,8 +186,8 @@ def dry_commands(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launch
     allocation = new_allocation(backend, environ, spec.job_name, dry=True)
 
     def part(first: int, end: int) -> tuple[tuple[str, ...], ...]:
-        plan = _plan(spec, _launches(nodes.entries[first:end], here), agent)
-        return _commands(spec, backend, plan.replace(allocation=allocation), environ)
+        plan = launch_plan(spec, _launches(nodes.entries[first:end], here), agent, allocation)
+        return _commands(spec, backend, plan, environ)
 
     number = len(nodes.entries)
     return LauncherCommands(number, part) if _is_one_by_one(spec, backend) else LauncherCommands.of(part(0, number))
@@ -225,23 +206,19 @@ def _is_one_by_one(spec: JobSpec, backend: Backend) -> bool:
     return backend.CHANNEL == "stdio" or spec.elastic
 
 
-def _plan(
-    spec: JobSpec,
-    hosts: tuple[HostLaunch, ...],
-    agent: tuple[str, ...],
-    *,
-    executable: str = "",
-    connect_timeout: int = base.CONNECT_TIMEOUT,
+def launch_plan(
+    spec: JobSpec, hosts: tuple[HostLaunch, ...], agent: tuple[str, ...], allocation: str, **more: Any
 ) -> base.LaunchPlan:
+    """What a backend makes command lines of, as far as the job says it."""
     return base.LaunchPlan(
         hosts=hosts,
         agent=agent,
-        program=executable,
         extra=spec.launcher_args,
         ssh_port=spec.ssh_port,
         root=os.geteuid() == 0,
         job_name=spec.job_name,
-        connect_timeout=connect_timeout,
+        allocation=allocation,
+        **more,
     )
 
 

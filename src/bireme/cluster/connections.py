@@ -68,13 +68,13 @@ class NodeConnections:
         self._session, self._job, self._owner = session, job, owner
         slots = job.nodes.slots
         self.agents = tuple(
-            AgentHandle(index, host, slots[host.name], session.loop.now) for index, host in enumerate(job.launch.hosts)
+            AgentHandle(index, host, slots[host.name], session.loop.now) for index, host in enumerate(job.hosts)
         )
         self.members = list(self.agents)
-        self._listener = job.launch.listener
+        self._listener = job.listener
         self._warned: set[str] = set()
         """The reasons for unencrypted channels that were reported."""
-        self._allocates = bool(job.launch.allocation)
+        self._allocates = bool(job.allocation)
         """Whether the launcher makes an allocation for this job."""
         self._allocation = ""
         """The scheduler's id of it, as an agent reports it; "": unknown."""
@@ -82,8 +82,8 @@ class NodeConnections:
         self._launcher = LauncherProcess(
             session.loop,
             machine.start_guardian,
-            job.launch.commands,
-            job.launch.environ,
+            job.commands,
+            job.environ,
             on_exit=lambda index, code, signum: self.loss.launcher_ended(index, code, signum),
             on_line=lambda index, line: self.answers.on_launcher_line(index, line),
             on_lost=lambda pid: self.loss.guardian_killed(pid),
@@ -108,7 +108,7 @@ class NodeConnections:
 
     def start(self) -> None:
         """Start the launcher, and wait for the nodes' answers."""
-        ends = self._launcher.start(channels=self._job.launch.backend.CHANNEL == "stdio")
+        ends = self._launcher.start(channels=self._job.backend.CHANNEL == "stdio")
         for agent, (read_fd, write_fd) in zip(self.agents, ends, strict=False):
             self._attach(agent, read_fd, write_fd)
         if self._listener is not None:
@@ -208,7 +208,7 @@ class NodeConnections:
                 slots=agent.slots,
                 tasks=agent.host.tasks,
                 exports=self._exports(agent, channel.readable),
-                unset=self._job.launch.backend.rank_variables,
+                unset=self._job.backend.rank_variables,
                 tree=self._offer(agent),
             )
         )
@@ -347,12 +347,12 @@ class NodeConnections:
 
     def _give_back_allocation(self) -> None:
         if self._allocation and self._allocates:
-            self._launcher.run_aside((*self._job.launch.backend.CANCEL, self._allocation))
+            self._launcher.run_aside((*self._job.backend.CANCEL, self._allocation))
         elif self._allocates:
             self._launcher.run_aside(self._cancel_named())
 
     def _cancel_named(self) -> tuple[str, ...]:
-        return (*self._job.launch.backend.CANCEL_NAMED, self._job.launch.allocation)
+        return (*self._job.backend.CANCEL_NAMED, self._job.allocation)
 
     def _at_loss(self, pid_file: PidFile) -> None:
         """Called in guardian or watcher: remove what is ours, also an allocation that the launcher left."""

@@ -102,7 +102,7 @@ class NodeAnswers:
             self.fail(member, self._no_answer(member))
 
     def _no_answer(self, member: AgentHandle) -> list[str]:
-        backend = self._cluster_job.launch.backend
+        backend = self._cluster_job.backend
         said = self._launcher.stderr(member.index if self._one_by_one else 0).splitlines()
         said += _noise(member)
         advised = advice(said, backend) if said else []
@@ -174,7 +174,7 @@ class NodeAnswers:
         """What the launcher process printed about a node that did not answer."""
         import re
 
-        backend = self._cluster_job.launch.backend
+        backend = self._cluster_job.backend
         said = self._launcher.stderr(index).splitlines()
         if member.hint:
             return [member.hint, *map(_shortened, said[-3:])]
@@ -201,7 +201,7 @@ class NodeAnswers:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
         import re
 
-        for pattern in self._cluster_job.launch.backend.FAILED:
+        for pattern in self._cluster_job.backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:

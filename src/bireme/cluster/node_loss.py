@@ -141,7 +141,7 @@ class NodeLoss:
     def guardian_killed(self, pid: int) -> None:
         """The guardian or watcher of the launcher processes was killed, and they end with it."""
         if not self.ended or self._session.verdict.stopping:  # once the job has ended well, it does not matter
-            note = f"the guardian of the launcher {self._job.launch.backend.NAME} (pid {pid}) was killed"
+            note = f"the guardian of the launcher {self._job.backend.NAME} (pid {pid}) was killed"
             self._launcher_killed(note, ())
 
     def _launcher_killed(self, note: str, hosts: tuple[str, ...]) -> None:
@@ -158,9 +158,7 @@ class NodeLoss:
         if signum and not self.started and not job.spec.elastic:
             hosts = tuple(member.name for member in affected) if job.one_by_one else ()
             whose = f" of {hosts[0]}" if hosts else ""
-            self._launcher_killed(
-                f"the launcher {job.launch.backend.NAME}{whose} was killed by {signal_name(signum)}", hosts
-            )
+            self._launcher_killed(f"the launcher {job.backend.NAME}{whose} was killed by {signal_name(signum)}", hosts)
             return
         for member in affected:
             if member.state == "connecting" and member.channel is not None:

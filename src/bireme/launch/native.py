@@ -117,18 +117,11 @@ def command(
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")
     world = nodes.world(spec, "--native_ranks")
     names = cluster_job.what_travels(spec, environ).variables
-    launch = base.LaunchPlan(
-        hosts=tuple(base.HostLaunch(name=entry.name, user=entry.user, port=entry.port) for entry in nodes.entries),
-        agent=rank_command(spec, environ, world),
-        program=executable,
-        extra=spec.launcher_args,
-        ssh_port=spec.ssh_port,
-        root=os.geteuid() == 0,
-        job_name=spec.job_name,
-        allocation=allocation
-        if allocation is not None
-        else cluster_job.new_allocation(backend, environ, spec.job_name, dry=True),
-    )
+    if allocation is None:
+        allocation = cluster_job.new_allocation(backend, environ, spec.job_name, dry=True)
+    hosts = tuple(base.HostLaunch(name=entry.name, user=entry.user, port=entry.port) for entry in nodes.entries)
+    shim = rank_command(spec, environ, world)
+    launch = cluster_job.launch_plan(spec, hosts, shim, allocation, program=executable)
     argv = backend.native(launch, tuple(len(slots) for slots in world.values()), tuple(names))
     base.check_length(launcher, (argv,), environ)
     return argv
