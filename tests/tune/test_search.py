@@ -494,9 +494,10 @@ def test_a_model_finds_a_peak_among_the_first_thousandths_of_a_range():
 
 
 @pytest.mark.slow
-def test_an_ask_after_many_results_is_quick():
-    """Its time does not grow with the results: a hundred times as many take less than three times as long."""
-    space = Space(tuple(Parameter(f"d{number}", tuple(range(10))) for number in range(15)))
+@pytest.mark.parametrize("values", ["0..9", "1..1000", "1e-5..1e-1:log"])
+def test_an_ask_after_many_results_is_quick(values):
+    """Its time does not grow with the results; also where each parameter has very many values. It is 0.2 s, alone."""
+    space = Space(tuple(read(f"d{number}", values, where="") for number in range(15)))
 
     def seconds(count: int) -> float:
         search = Search("model_based", space, repeats=True)
@@ -506,5 +507,5 @@ def test_an_ask_after_many_results_is_quick():
         search.ask()
         return time.process_time() - begun
 
-    seconds(100)
-    assert seconds(10_000) < 3 * seconds(100)
+    few = seconds(100)
+    assert seconds(10_000) < max(2.0, 3 * few) and few < 2.0

@@ -211,10 +211,10 @@ def _kernel(one: Array, other: Array, drawn: Array, shares: Array, seen: Array) 
         # Many places have the same coordinate: what is calculated for one of them is copied for the others.
         levels, numbers = np.unique(one[:, axis], return_inverse=True)
         apart = np.minimum(np.abs(levels[:, None] - other[None, :, axis]), 1.0)
-        own = seen[:, axis, None, None]
-        powers = own * drawn[:, axis, None, None] ** -2 * (-0.5 * apart**2)
-        product += powers[:, numbers]
-        total += (own * np.exp(powers))[:, numbers]
+        for draw in np.flatnonzero(seen[:, axis]):
+            powers = drawn[draw, axis] ** -2 * (-0.5 * apart**2)
+            product[draw] += powers[numbers]
+            total[draw] += np.exp(powers, out=powers)[numbers]
     share, amplitude = shares[:, None, None], drawn[:, -2, None, None]
     axes = seen[:, :, None].sum(axis=1, keepdims=True)
     np.exp(product, out=product)

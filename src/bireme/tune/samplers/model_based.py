@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bireme.tune.samplers.sampler import Finished, Known, Observation, Pending, Sampler, best_of
 from bireme.tune.space.expressions import is_number
-from bireme.tune.space.parameter import Interval
+from bireme.tune.space.parameter import Interval, Lazy
 from bireme.tune.space.points import Parameter, Point, Points, key_of, shuffled
 
 if TYPE_CHECKING:
@@ -50,9 +50,6 @@ _SHORT = 3
 
 _COARSE = 64
 """On an axis with more values, those beside the best tell nothing new."""
-
-_LONG = 1000
-"""A parameter with more choices than this is not listed: its choices are lazy."""
 
 _MOST_RUNS = 8
 """A point is not measured more often than this; what is still unclear then is for paired rounds."""
@@ -368,7 +365,8 @@ class _Map:
 
     def seen(self, point: Point) -> Place:
         """The coordinates, and those of axes that may be logarithmic as if they were."""
-        return (*self.place(point), *(self.axes[number].bent(self.axes[number].index(point)) for number in self._bent))
+        place = self.place(point)
+        return (*place, *(self.axes[number].bent(place[number] / self.axes[number].step) for number in self._bent))
 
 
 class _Axis:
@@ -380,8 +378,8 @@ class _Axis:
     """
 
     def __init__(self, parameter: Parameter) -> None:
-        self._few = len(parameter.choices) <= _LONG and not isinstance(parameter.choices, Interval)
-        if self._few and parameter.ordered and all(map(is_number, parameter.choices)):
+        listed = not isinstance(parameter.choices, Lazy)
+        if listed and parameter.ordered and all(map(is_number, parameter.choices)):
             ascending = sorted(parameter.choices, key=lambda number: float(str(number)))
             parameter = parameter.replace(choices=ascending)
         self.name, self.memory, self._parameter = parameter.name, parameter.memory, parameter
@@ -417,11 +415,11 @@ class _Axis:
         return self.choices[round(self._straight(random.random()))]
 
     def others(self, point: Point) -> list[object]:
-        """The other choices; of very many, those one, two, four and so on steps away."""
-        if self._few:
+        """The other choices; of many, those one, four, sixteen and so on steps away."""
+        if len(self.choices) <= _COARSE:
             return list(self.choices)
         here, last = self.index(point), len(self.choices) - 1
-        steps = [sign * 2**power for power in range(last.bit_length()) for sign in (-1, 1)]
+        steps = [sign * 2**power for power in range(0, last.bit_length(), 2) for sign in (-1, 1)]
         return [self.choices[here + step] for step in steps if 0 <= here + step <= last]
 
 
