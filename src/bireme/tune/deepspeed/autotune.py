@@ -176,7 +176,7 @@ def _conclude(
     text = summary(seen, spaces(tuning))
     files.write_summary(text)
     journal.append(record)  # last: a study is over when its results are written
-    return Result(conclusion, text, best, files)
+    return Result(conclusion=conclusion, summary=text, best=best, files=files)
 
 
 def spaces(tuning: Tuning) -> str:
