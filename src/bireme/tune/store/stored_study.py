@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bireme.errors import BadInputError
+from bireme.tune.define.declarations import Declaration
 from bireme.tune.space.points import Point, Points
 from bireme.tune.store import records
 from bireme.tune.store.folder import prepare
@@ -52,19 +53,13 @@ class Study(study.Study):
         prepare(folder, hint="choose another folder", where="storage")
         journal = Journal.open(os.path.join(folder, records.JOURNAL))
         space = self._space
-        identity: records.Record = json.loads(
-            json.dumps(
-                {
-                    "parameters": [each.as_dict() for each in space.parameters],
-                    "conditions": [[each.parameter, each.only_if.text] for each in getattr(space, "conditions", ())],
-                    "constraints": [each.text for each in getattr(space, "constraints", ())],
-                    "goals": [{"name": goal.name, "direction": goal.direction} for goal in self._goals],
-                    "limits": [],
-                    "search": options.get("search", "model_based"),
-                    "seed": self._seed,
-                }
-            )
-        )
+        described = {
+            **Declaration(space=space, bindings=()).as_record(),
+            "goals": [{"name": goal.name, "direction": goal.direction} for goal in self._goals],
+            "search": options.get("search", "model_based"),
+            "seed": self._seed,
+        }
+        identity: records.Record = json.loads(json.dumps(described))
         try:
             known, self.notes = resume(journal, identity, Successor(identity, space), folder)
             bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
@@ -100,8 +95,7 @@ class Study(study.Study):
         return trial
 
     def _begin(self, trial: Trial) -> Trial:
-        facts = {name: value for name, value in trial.as_dict().items() if name != "name"}
-        self._append({"start": trial.name, **facts})
+        self._append({"start": trial.name, **_facts(trial)})
         self._said_over = False
         return super()._begin(trial)
 
@@ -135,10 +129,8 @@ class Study(study.Study):
         self._asked[name] = self._clock() - max(0.0, time.time() - float(start.get("time", time.time())))
 
     def _record(self, trial: Trial, result: TrialResult) -> None:
-        facts = {name: value for name, value in trial.as_dict().items() if name != "name"}
-        elapsed = round(self._budget.elapsed, 3)
-        figures = {"figures": dict(result.metrics), "units": {}}
-        self._append({"end": trial.name, "ending": result.as_dict(), **facts, "elapsed": elapsed, **figures})
+        told = {"ending": result.as_dict(), "elapsed": round(self._budget.elapsed, 3), "figures": dict(result.metrics)}
+        self._append({"end": trial.name, **_facts(trial), **told})
 
     def add_trial(self, point: Point, *, failed: str = "", **metrics: float) -> None:
         """Take over a result that was measured before; one that the storage has already is not told twice."""
@@ -150,3 +142,8 @@ class Study(study.Study):
         super().add_trial(point, failed=failed, **metrics)
         run = self._measured.runs[-1]
         self._record(run.trial, run.result)
+
+
+def _facts(trial: Trial) -> dict[str, object]:
+    """A trial in the journal, beside its name."""
+    return {name: value for name, value in trial.as_dict().items() if name != "name"}
