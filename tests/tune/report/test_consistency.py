@@ -463,7 +463,10 @@ LIES: dict[str, tuple[str, str, Callable[[str], str]]] = {
     "summary: noise": ("confirmed", "summary", _swap("noise of a run: 0.3 %", "noise of a run: 3 %")),
     "summary: certainty": ("confirmed", "summary", _swap("95%", "99%")),
     "summary of DeepSpeed: best": ("deepspeed-latency", "summary", _swap("best: z", "best: y")),
-    "screen of DeepSpeed: certainty": ("deepspeed-by-the-clock", "status", _swap("confirmed by", "by")),
+    "screen of DeepSpeed: certainty": (
+        *("deepspeed-tie", "status"),
+        _swap("which DeepSpeed's figure prefers", "confirmed by the clock in 3 runs"),
+    ),
     "status in JSON: best": ("confirmed", "status --json", _swap(BEST, OTHER)),
     "status in JSON: noise": ("confirmed", "status --json", _json(lambda all_of: all_of.update(noise=0.1))),
     "status in JSON: certainty": (

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import bireme
@@ -88,7 +88,6 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         "counted": counted,
         "duration": duration,
         "ratio": lambda ratio: "unknown" if ratio is None else shown_ratio(ratio),
-        "value": lambda value: short(shown_value(value)),
     }
     library, script = _script(library), _script(_file("page.js"))
     used = time_use(study.trials, now)
@@ -103,6 +102,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         compared=list(dict.fromkeys(each.goal for each in study.finalists)),
         measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),
         commands=COMMANDS,
+        parameters=[(each, _words(study, each.name)) for each in study.parameters],
         policy=(
             "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
             f"script-src {_digest(library)} {_digest(script)}"
@@ -143,6 +143,12 @@ def _much(one: Effect) -> str:
     if all(level.ratio is None for level in one.levels):
         return "nothing measured"
     return f"{one.span:.1%}" if one.span < 0.1 else f"{one.span:.0%}"
+
+
+def _words(study: StudyView, name: str) -> Callable[[object], str]:
+    """How a parameter's values are shown: as they were typed, where they were tried."""
+    typed = {repr(each.point[name]): each.words[name] for each in study.configurations if name in each.point}
+    return lambda value: typed.get(repr(value)) or short(shown_value(value))
 
 
 def _difference(study: StudyView, number: int) -> str:
