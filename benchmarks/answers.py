@@ -21,7 +21,7 @@ from search import table
 from search_landscapes import better, equal
 
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.study.study import Study
+from bireme.tune.study.study import Forecast, Study
 
 PHASES = ("search", "screen", "confirm")
 
@@ -105,10 +105,11 @@ class Played:
         study = Study(space, maximize="figure", clock=lambda: now[0], seed=seed, **options)  # type: ignore[arg-type]
         self.runs = dict.fromkeys(("noise", "search", "screen", "confirm"), 0)
         self.began: float | None = None
+        self.forecast: Forecast | None = None
         while sum(self.runs.values()) < most and (trial := study.ask()):
             if trial.phase == "confirm" and self.began is None:
                 self.began = now[0]
-                self.forecast = study.forecast if hasattr(study, "forecast") else None
+                self.forecast = study.forecast
             now[0] += 10.0
             self.runs[trial.phase] += 1
             size = 1 + 2 * (hash(key_of(trial.point)) % 3) if uneven else 1
@@ -129,7 +130,9 @@ def honest(seeds: range, noises: Sequence[str], sizes: Sequence[int], most: int)
                 draw = random.Random(f"{name} {size} {seed}")
                 uneven = name == "heteroscedastic"
                 noise = NOISES.get(name, normal(0.03))(draw)
-                played = Played({"x": list(range(size))}, lambda _: 0.0, noise, seed=seed, uneven=uneven, most=most)
+                played = Played(
+                    {"x": list(range(size))}, lambda _: 0.0, noise, seed=seed, uneven=uneven, most=most, confirm="sure"
+                )
                 claims += played.answer.confirmed
                 missed += any(not each.low <= 1 <= (each.high or math.inf) for each in played.answer.compared)
                 compared += bool(played.answer.compared)
@@ -172,6 +175,27 @@ def ends(seeds: range, noises: Sequence[float], most: int) -> None:
     table(*rows)
 
 
+def forecasts(seeds: range, most: int) -> None:
+    rows = [["--confirm", "noise", "studies with a confirmation", "within a factor of 2", "median of said / took"]]
+    for confirm in ("50%", "sure"):
+        for noise in (0.01, 0.03, 0.1):
+            ratios = []
+            for seed in seeds:
+                draw = random.Random(f"forecast {noise} {seed}")
+                best = [draw.gauss(0, 0.05) for _ in range(12)]
+                score = lambda point, best=best: best[int(str(point["x"]))]  # noqa: E731
+                space = {"x": list(range(len(best)))}
+                played = Played(space, score, normal(noise)(draw), seed=seed, most=most, confirm=confirm)
+                if played.began is not None and played.forecast is not None:
+                    ratios.append(max(played.forecast.seconds, 1.0) / max(played.took - played.began, 1.0))
+            near = sum(0.5 <= each <= 2 for each in ratios) / max(1, len(ratios))
+            middle = f"{statistics.median(ratios):.2f}" if ratios else ""
+            rows.append([confirm, f"{noise:.0%}", str(len(ratios)), f"{near:.0%}", middle])
+            print(rows[-1], flush=True)
+    print(f"### What is said at the first confirmation, and what it took, {len(seeds)} studies of 12 points each\n")
+    table(*rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
@@ -188,6 +212,8 @@ def main() -> None:
         honest(seeds, kinds, [int(each) for each in options.sizes.split(",")], options.most)
     if "ends" in only:
         ends(seeds, [float(each) for each in options.noise.split(",")], options.most)
+    if "forecast" in only:
+        forecasts(seeds, options.most)
 
 
 if __name__ == "__main__":

@@ -101,9 +101,10 @@ def described(study: StudyView, config: int) -> str:
         return text
     text += f", {shown_ratio(ratio)} x {study.reference}"
     if config == answer.best and answer.confirmed and answer.low is not None:
-        high = "unknown" if answer.high is None else shown_ratio(answer.high)
+        low = shown_ratio(answer.low)
+        interval = f"at least {low}" if answer.high is None else f"{low} to {shown_ratio(answer.high)}"
         rounds = counted(answer.rounds, "paired round")
-        text += f" ({study.sure}: {shown_ratio(answer.low)} to {high}, {rounds})"
+        text += f" ({study.sure}: {interval}, {rounds})"
     return text
 
 
