@@ -19,7 +19,7 @@ from pathlib import Path
 
 import contest
 
-from bireme.tune.deepspeed.step_timing import samples_per_second
+from bireme.tune.deepspeed.results import samples_per_second
 from bireme.tune.study.comparison import interval
 
 FIRST = 3

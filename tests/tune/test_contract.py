@@ -20,6 +20,8 @@ from tests.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
 
 TRAINS = Path(__file__).parents[2] / "benchmarks" / "programs" / "tuned.py"
 ONE = ("--num_gpus", "1")
+ONCE = (*ONE, "--confidence", "0")
+"""No configuration runs again."""
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_fast_false_tries_the_default_choices(desk):
         tuner_num_trials=5,
         tuner_early_stopping=None,
     )
-    desk.run("--ran", "ran", options=ONE)
+    desk.run("--ran", "ran", options=ONCE)
     assert ran(desk) == {"1/4": 5}
     sizes = {
         json.loads(path.read_text())["zero_optimization"]["reduce_bucket_size"]
@@ -133,7 +135,7 @@ def test_names_that_begin_alike_do_not_meet(desk):
 
 def test_micro_batches_are_found_and_no_wall_is_run_into_twice(desk):
     desk.configure({"zero_optimization": {"stage": [0, 1]}, "autotuning": {"enabled": True}})
-    done = desk.run("--do", "0/23=oom", "--do", "1/37=oom", "--ran", "ran", options=ONE)
+    done = desk.run("--do", "0/23=oom", "--do", "1/37=oom", "--ran", "ran", options=ONCE)
     assert "profile_model_info" in done.stdout
     assert json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())["num_params"] == 1000
     counted = ran(desk)
@@ -149,7 +151,7 @@ def test_micro_batches_are_found_and_no_wall_is_run_into_twice(desk):
 def test_searches_with_bounds(desk, kind):
     config = {**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16, 32], "zero_optimization": {"stage": "all"}}
     desk.configure(config, tuner_type=kind, tuner_num_trials=4)
-    desk.run("--ran", "ran", options=ONE)
+    desk.run("--ran", "ran", options=ONCE)
     assert 0 < sum(ran(desk).values()) <= 4 and max(ran(desk).values()) == 1
 
 

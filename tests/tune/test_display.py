@@ -88,7 +88,7 @@ def terminal(tmp_path, stage):
     def make(*words: str, micro=(4, 8), rows: int = 30, grace: int = 1) -> Terminal:
         config = {
             "train_micro_batch_size_per_gpu": list(micro),
-            "autotuning": {"enabled": True},
+            "autotuning": {"tuner_type": "gridsearch"},
         }
         (tmp_path / "ds.json").write_text(json.dumps(config))
         made.append(Terminal(stage, tmp_path, *words, rows=rows, grace=grace))
@@ -114,7 +114,7 @@ def test_what_runs_what_is_best_and_what_is_left(terminal, tmp_path):
     assert it.end() == 0
     plain = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", it.shown).decode()
     assert re.search(r"▸ +z0_gas2_tmbspg4 +localhost:0 +\d", plain)
-    assert "best so far: z0_gas1_tmbspg8  throughput 800 samples/s, by one run" in plain and "2 done · " in plain
+    assert "best so far: z0_gas1_tmbspg8  800 samples/s by the clock, by 1 run" in plain and "2 done · " in plain
     assert "z0_gas1_tmbspg8: 800 samples/s, the best so far" in plain
     assert it.shown.count(HIDE) == it.shown.count(SHOW) == 1 and it.cursor
     last = it.shown[it.shown.rindex(SHOW) :].decode()
@@ -182,7 +182,7 @@ def test_ctrl_c_while_it_waits_for_what_another_has_left(terminal, stage, tmp_pa
     first.process.kill()
     first.process.wait()
     second = terminal("--do", "0/4=stubborn")
-    second.until("waiting for experiments of an earlier tuner to end")
+    second.until("waiting for trials of an earlier tuner to end")
     second.type(CTRL_C)
     assert second.end() == 130 and second.cursor
     assert stage.left(within=60) == {}, "the guardian of the first ends it by itself"
@@ -196,7 +196,7 @@ def test_more_rows_than_the_terminal_has(terminal, tmp_path):
 
 
 def test_a_reader_that_goes_away_stops_it_in_order(stage, tmp_path):
-    config = {"train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "autotuning": {"enabled": True}}
+    config = {"train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "autotuning": {"tuner_type": "gridsearch"}}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     process = stage.start(
         "tune", "--num_gpus", "1", str(CONTRACT), "--deepspeed_config", "ds.json", "--nap", "0.1", cwd=tmp_path

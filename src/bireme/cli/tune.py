@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from bireme.tune.deepspeed.autotune import Request, Result
-    from bireme.tune.deepspeed.finals import Care
+    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
+    from bireme.tune.launcher import Result
 
 _IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "results_dir": "results_dir"}
 """Options about any program, and the keys of the section ``autotuning`` that say the same."""
@@ -91,17 +91,17 @@ def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
 
 
 def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
-    from bireme.tune.deepspeed.autotune import autotune
+    from bireme.tune.launcher import tune
     from bireme.tune.progress import callback
 
-    request = make_request(parsed, os.environ)
-    result = autotune(request, lambda study: callback(study, quiet=parsed.options["quiet"]))
+    study = make_study(parsed, os.environ)
+    result = tune(study, lambda living: callback(living, quiet=parsed.options["quiet"]))
     gone = shown_to_the_end(lambda: _show(result))
     if signum := result.conclusion.signum or gone:
         return 128 + signum, ()
-    if not result.best:
+    if not result.job.command:
         return tune_program.NOTHING_WORKS, ()
-    return OK, result.best
+    return OK, result.job.command
 
 
 def _show(result: Result) -> None:
@@ -113,18 +113,22 @@ def _show(result: Result) -> None:
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the search")
-    if result.best:
-        shown = masked_words(result.best)
-        also = f"{result.files.results_dir}/{BEST_COMMAND}"
-        also += "" if shown == list(result.best) else ", including the values hidden here"
+    if command := result.job.command:
+        shown = masked_words(command)
+        also = f"{result.folder}/{BEST_COMMAND}"
+        also += "" if shown == list(command) else ", including the values hidden here"
         print(f"to run the job with the best configuration (also in {also}):")
         print(f"  {shlex.join(shown)}", flush=True)
 
 
-def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
-    """Make the request to the tuner from a parsed command line."""
-    from bireme.tune.deepspeed.autotune import Request
-    from bireme.tune.deepspeed.trial_command import find_config
+def make_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStudy:
+    """The study that a parsed command line describes.
+
+    Raises:
+        BadInputError: the job cannot be tuned as described; nothing has been started.
+    """
+    from bireme.tune.deepspeed.command import find_config
+    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)
@@ -133,23 +137,23 @@ def make_request(parsed: Parsed, environ: Mapping[str, str]) -> Request:
     find_config(spec.program.args)  # first, as it needs no look at the nodes
     program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
     setting = make_setting(parsed, spec, environ)
-    return Request(
-        setting=setting,
-        real=("bireme", "run", *real_words(parsed, setting), spec.program.target),
+    return DeepSpeedStudy(
+        setting,
+        ("bireme", "run", *real_words(parsed, setting), spec.program.target),
         by_file=options["config_as"] == "file",
         capacity=gpu_memory(spec, environ),
-        care=_care(options),
+        **_bounds(options),
     )
 
 
-def _care(options: Mapping[str, Any]) -> Care | None:
-    """How sure the winner must be; None with ``--confidence 0``: every configuration is run once."""
-    from bireme.tune.deepspeed.finals import Care
+def _bounds(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How sure the winner must be; with ``--confidence 0`` every configuration is run once.
+
+    Raises:
+        BadInputError: a number is not one of percent.
+    """
     from bireme.tune.define.spec import shares
 
     if options.get("confidence") in ("0", "0%"):
-        return None
-    parts = shares(options)
-    if options.get("budget"):
-        parts["seconds"] = options["budget"]
-    return Care(**parts)  # type: ignore[arg-type]  # their fields are floats
+        return {"confidence": None, "seconds": options.get("budget")}
+    return {**shares(options), "seconds": options.get("budget")}

@@ -16,11 +16,10 @@ from bireme.cli.parser import Parsed
 from bireme.cli.tune_words import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.reading import read_document
+from bireme.tune.deepspeed.command import experiment_args, fits_argument
+from bireme.tune.deepspeed.config import SECTION, read_document
+from bireme.tune.deepspeed.files import StudyFiles, facts_of_deepspeed
 from bireme.tune.deepspeed.results import read_metrics, read_model_info
-from bireme.tune.deepspeed.trial_command import encoded, experiment_args, fits_argument
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, read_report, tail
 from bireme.tune.execution.launch import Launch, ResourcePool
@@ -158,16 +157,11 @@ class Experiments:
         self, exp: Mapping[str, Any], words: Sequence[str], identity: Mapping[str, Any]
     ) -> dict[str, object]:
         """The other keys of ``exp.json`` that DeepSpeed's scheduler writes."""
-        launcher_args = list(words[: len(words) - len(identity["user_args"]) - 1])
-        port = launcher_args[launcher_args.index("--master_port") + 1] if "--master_port" in launcher_args else None
+        launcher_args = words[: len(words) - len(identity["user_args"]) - 1]
         return {
             "hostfile": exp.get("hostfile") or getattr(self._args, "hostfile", None),
-            "master_port": None if port is None else int(port),  # None: the run finds a free one
-            "launcher_args": launcher_args,
-            "user": get_user(),
-            "job_id": get_job_id(),
-            "ds_config_path": self._files.result(exp["name"], "ds_config.json"),
-            "ds_config_base64": encoded(identity["ds_config"]),
+            **facts_of_deepspeed(self._files, exp["name"], identity["ds_config"], launcher_args),
+            "result_dir": exp["result_dir"],
         }
 
     def _launch(self, exp: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
@@ -279,16 +273,6 @@ class Experiments:
             return {}, ""
         metrics = read_metrics(self._figures(exp)[0])
         return metrics.values, metrics.reason
-
-
-def get_job_id() -> str:
-    """The job id that some clusters set in the environment."""
-    return os.environ.get("DLWS_JOB_ID") or os.environ.get("DLTS_JOB_ID") or "unknown-job-id"
-
-
-def get_user() -> str:
-    """The name of the user."""
-    return os.environ.get("USER", "unknown-user")
 
 
 def error_of(result: TrialResult) -> str | None:

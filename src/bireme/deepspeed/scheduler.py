@@ -15,14 +15,12 @@ import time
 from contextlib import ExitStack
 
 from bireme.deepspeed.arguments import parsed_again
-from bireme.deepspeed.experiments import Experiments, error_of, get_job_id, get_user, read_experiment
+from bireme.deepspeed.experiments import Experiments, error_of, read_experiment
 from bireme.errors import BadInputError, UnfitError
 from bireme.logs.console import complain
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.deepspeed.autotune import LOCK
-from bireme.tune.deepspeed.files import StudyFiles
+from bireme.tune.deepspeed.files import LOCK, StudyFiles, get_job_id, get_user, sweep
 from bireme.tune.deepspeed.results import METRICS, Metric
-from bireme.tune.deepspeed.stale_files import sweep
 from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
 from bireme.tune.execution.slots import Shape, why_impossible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from bireme.errors import BadInputError
 from bireme.tune.execution.adapter import Setting, TrialRuns
@@ -14,7 +14,7 @@ from bireme.tune.report.text import summary
 from bireme.tune.report.view import StudyView, view
 from bireme.tune.store.folder import PRIVATE, SUMMARY, hide, write_text
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.lock import LOCK, ExperimentsLock
+from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL, StudyRecords
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Answer, Forecast
@@ -36,13 +36,19 @@ class Adapter(Protocol):
         folders: where it is kept, the folder of the results first.
         study, trials: what proposes and what runs the trials, once it has begun.
         bounds: what may differ from one start to the next.
+        lock: the name of the file that the trials of a tuner lock as long as one of them lives.
     """
 
     setting: Setting
     folders: tuple[str, ...]
     bounds: Mapping[str, object]
     study: Study
-    trials: TrialRuns[Any]
+    trials: TrialRuns
+    lock: str
+
+    @property
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most; None: unknown."""
 
     @property
     def left_out(self) -> Mapping[str, object]:
@@ -105,6 +111,11 @@ class Living:
         """How much longer the best run again."""
         return self._adapter.study.forecast
 
+    @property
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most; None: unknown."""
+        return self._adapter.search_left
+
 
 def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
     """Start or resume a study, and run it to its end.
@@ -121,7 +132,7 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
         hide(folder)
     journal = Journal.open(os.path.join(adapter.folders[0], JOURNAL))
     try:
-        with ExperimentsLock(os.path.join(adapter.folders[0], LOCK)) as lock:
+        with ExperimentsLock(os.path.join(adapter.folders[0], adapter.lock)) as lock:
             known, notes = adapter.resume(journal)
             journal.follower = known.take
             journal.append({"run": dict(adapter.bounds)}, sync=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed import resume as of_deepspeed
+from bireme.tune.deepspeed import tuning as of_deepspeed
 from bireme.tune.program import resume as of_program
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.view import StudyView, view

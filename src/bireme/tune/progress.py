@@ -42,6 +42,10 @@ class Shown(Protocol):
     def forecast(self) -> Forecast | None:
         """How much longer the best run again; None: that is not known."""
 
+    @property
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most, where ``left`` is not known; None: unknown too."""
+
 
 def callback(study: Shown, *, quiet: bool = False) -> Callback:
     """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
@@ -120,6 +124,8 @@ class Lines(Silent):
         """What is left to do, as ``7 to go, about 1 min`` or ``about 3 min (1 min to 8 min) to go``, or ""."""
         left = self._study.left
         if left is None:
+            if searched := self._study.search_left:
+                return f"at most {searched} to go in the search"
             forecast = self._study.forecast
             return f"{forecast.text} to go" if forecast else ""
         words = f"{'at most ' if left else ''}{left} to go"

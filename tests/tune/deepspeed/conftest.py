@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bireme.tune.deepspeed.config import read_config
-from bireme.tune.deepspeed.config_space import read_space
+from bireme.tune.deepspeed.space import read_space
 
 
 @pytest.fixture

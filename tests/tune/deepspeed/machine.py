@@ -6,13 +6,14 @@ import math
 import random
 from collections.abc import Mapping
 
-from bireme.tune.deepspeed.autotune import spaces
-from bireme.tune.deepspeed.results import ModelInfo
-from bireme.tune.deepspeed.resume import in_common_words
-from bireme.tune.deepspeed.tuning import CompletedTrial, RecordedTrial, Trial, Tuning
+from bireme.tune.deepspeed.results import ModelInfo, with_goal
+from bireme.tune.deepspeed.space import TuningSpace
+from bireme.tune.deepspeed.stages import Stages
+from bireme.tune.deepspeed.tuning import in_common_words, make_study, spaces
 from bireme.tune.report import text
 from bireme.tune.report.view import view
 from bireme.tune.store.records import StudyRecords
+from bireme.tune.study.trial import FinishedTrial, Trial
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
@@ -20,6 +21,56 @@ STAGE = "zero_optimization.stage"
 MICRO = "train_micro_batch_size_per_gpu"
 OFFLOAD = "zero_optimization.offload_optimizer"
 CPU, NONE = {"device": "cpu"}, {"device": "none"}
+
+
+class Tuning:
+    """A study of a DeepSpeed configuration, and its sampler. Where nobody names a ``tuner_type`` it is a grid."""
+
+    def __init__(self, space: TuningSpace, world: int, *, capacity=None, earlier=(), confidence=None, **bounds) -> None:
+        self.space, self.section = space, space.config.autotuning
+        kind = self.section.tuner_type or "gridsearch"
+        self.stages = Stages(space, world, capacity=capacity, kind=kind)
+        given = {"side_by_side": 100, "clock": lambda: 0.0, **bounds}
+        self.study = make_study(self.stages, confidence=confidence, **given)
+        self.ask, self.drop, self.give_up = self.study.ask, self.study.drop, self.study.give_up
+        for each in earlier:
+            self.study.restore(each.trial, each.result)
+
+    def tell(self, name: str, result: TrialResult, info: ModelInfo | None = None) -> FinishedTrial:
+        trial = self.study._pending[name]
+        if trial.phase == "profile":
+            found = info.as_metrics() if info else {}
+            self.study.tell(name, result.replace(metrics={**result.metrics, **found}))
+        else:
+            self.study.tell(name, with_goal(result, self.section.metric, self.space.batch_of(trial.point)))
+        return self.study.finished.runs[-1]
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        return tuple(each.trial.name for each in self.study.finished.runs if each.result.cause == "infrastructure")
+
+    @property
+    def over(self) -> str:
+        return "" if self.given_up else self.study.over
+
+    @property
+    def completed(self) -> list[FinishedTrial]:
+        return [each for each in self.study.finished.searched if each.result.cause != "infrastructure"]
+
+    @property
+    def best(self) -> FinishedTrial | None:
+        score = self.study.finished.score
+        return max(
+            (each for each in self.completed if each.values), key=lambda each: score(0, each.values[0]), default=None
+        )
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        return self.stages.skipped(self.study.finished)
+
+    @property
+    def left(self) -> int | None:
+        return self.stages.left(self.study.finished, list(self.study._pending.values()))
 
 
 class Machine(Value):
@@ -57,7 +108,7 @@ class Machine(Value):
     def run(self, trial: Trial) -> tuple[TrialResult, ModelInfo | None]:
         if trial.name in self.failing:
             return TrialResult(self.failing[trial.name], "so it is"), None
-        if trial.profile:
+        if trial.phase == "profile":
             return (
                 (TrialResult("ok", seconds=5), self.info)
                 if self.info
@@ -67,24 +118,24 @@ class Machine(Value):
             return TrialResult("out of memory", "CUDA out of memory", seconds=5), None
         noise = random.Random(f"{self.seed} {trial.name}").gauss(0, self.noise)
         speed = self.speed(trial) * math.exp(noise)
-        figures = {"throughput": speed, "latency": 1e6 * trial.point[MICRO] / speed}
+        steps = int(trial.name.split("_")[1].removeprefix("gas"))
+        figures = {"throughput": speed, "latency": 1e6 * trial.point[MICRO] * steps / speed}
         return TrialResult("ok", seconds=10 + trial.point[STAGE], metrics=figures, samples=0.9 * speed), None
 
 
-def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[RecordedTrial]:
+def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[FinishedTrial]:
     """One trial after the other, until nothing more comes or so many have ended."""
-    past: list[RecordedTrial] = []
+    past: list[FinishedTrial] = []
     while len(past) < most and (trial := tuning.ask()) is not None:
         result, info = machine.run(trial)
-        tuning.tell(trial.name, result, info)
-        past.append(RecordedTrial(trial.replace(seconds=None), result, info))
+        past.append(tuning.tell(trial.name, result, info))
     assert len(past) < 500
     return past
 
 
 def play_in_parallel(
     tuning: Tuning, machine: Machine, slots: int, seed: int, faults: float = 0.0
-) -> list[CompletedTrial]:
+) -> list[FinishedTrial]:
     """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up."""
     luck, running, rows, seen = random.Random(seed), [], [], set()
     while True:
@@ -107,18 +158,18 @@ def play_in_parallel(
         rows.append(tuning.tell(trial.name, *machine.run(trial)))
 
 
-def names(past: list[RecordedTrial]) -> list[str]:
+def names(past: list[FinishedTrial]) -> list[str]:
     return [each.trial.name for each in past]
 
 
 def summary(tuning: Tuning, why: str, seconds: float = 1.0) -> str:
     """The summary of a study that ended now, after so many seconds."""
-    known = StudyRecords([{"study": {"config": dict(tuning.space.config.data), "nodes": 1, "slots": 2}}])
-    ended = [*tuning._completed.values(), *tuning.repeated.values()]
+    known = StudyRecords([{"study": {"config": dict(tuning.space.config.data), "args": [], "nodes": 1, "slots": 2}}])
+    ended = [each for each in tuning.study.finished.runs if each.result.counts]
     for place, done in enumerate(ended):
-        trial = done.trial
-        times = {"time": seconds, "ending": {**done.result.as_dict(), "seconds": done.result.seconds}}
-        known.take({"start": trial.name, "on": "localhost:0", "time": 0.0 if place == 0 else seconds})
-        known.take({"end": trial.name, **times, "point": dict(trial.point), "kind": trial.phase, "round": trial.round})
+        times = {"time": seconds, "ending": done.result.as_dict()}
+        known.take({"start": done.trial.name, "on": "localhost:0", "time": 0.0 if place == 0 else seconds})
+        known.take({"end": done.trial.name, **times, **done.trial.as_dict()})
     known.take({"over": why, "why": why, "skipped": list(tuning.skipped), "given up": list(tuning.given_up)})
-    return text.summary(view("", in_common_words(known), tuning.answer, running=False)[0], spaces(tuning))
+    answer = tuning.study.answer
+    return text.summary(view("", in_common_words(known), answer, running=False)[0], spaces(tuning.study, tuning.stages))

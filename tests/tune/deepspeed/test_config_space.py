@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.names import name_of
+from bireme.tune.deepspeed.space import name_of
 from bireme.tune.space.points import Parameter, Space, Union, key_of
 from tests.tune.searching import Search
 

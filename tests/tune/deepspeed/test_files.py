@@ -9,8 +9,7 @@ import shlex
 import pytest
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.tune.deepspeed.files import StudyFiles, write_text
-from bireme.tune.deepspeed.stale_files import sweep
+from bireme.tune.deepspeed.files import StudyFiles, sweep, write_text
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.tune.deepspeed.limit_search import LimitSearch, MicroBatchLimit, StageMemory, tuning_sizes
+from bireme.tune.deepspeed.limits import GroupMemory, LimitSearch, MicroBatchLimit, tuning_sizes
 
 
 def explore(search: LimitSearch, stage: int, limit: int, count: int = 1) -> list[int]:
@@ -26,7 +26,7 @@ def explore(search: LimitSearch, stage: int, limit: int, count: int = 1) -> list
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 3000), st.integers(0, 3000), st.integers(1, 5))
 def test_the_limit_is_found(least, extra, limit, count):
-    search = LimitSearch({0: StageMemory()}, least, least + extra)
+    search = LimitSearch({0: GroupMemory()}, least, least + extra)
     tried = explore(search, 0, limit, count)
     assert not search.propose(0)
     found, real = search.limit(0).fits, min(limit, search.most)
@@ -38,13 +38,13 @@ def test_the_limit_is_found(least, extra, limit, count):
 
 
 def test_by_doubling_and_then_by_halving():
-    search = LimitSearch({0: StageMemory()}, 1, 1024)
+    search = LimitSearch({0: GroupMemory()}, 1, 1024)
     assert explore(search, 0, 21) == [1, 2, 4, 8, 16, 32, 24, 20, 22]
     assert search.limit(0) == MicroBatchLimit(20, 22)
 
 
 def test_several_at_once():
-    search = LimitSearch({0: StageMemory()}, 1, 1024)
+    search = LimitSearch({0: GroupMemory()}, 1, 1024)
     assert search.propose(0, 3) == (1, 2, 4)
     assert search.propose(0, 2, pending=(1, 2)) == (4, 8)
     search.tell(0, 4, True)
@@ -56,9 +56,9 @@ def test_several_at_once():
 
 
 def test_what_breaks_rules_out_all_above():
-    search = LimitSearch({0: StageMemory()}, 1, 100)
+    search = LimitSearch({0: GroupMemory()}, 1, 100)
     search.tell(0, 20, False)
-    assert "20 ran out of memory in stage 0" in search.ruled_out(0, 20)
+    assert "20 ran out of memory in group 0" in search.ruled_out(0, 20)
     assert search.ruled_out(0, 50)
     assert search.ruled_out(0, 19) == ""
     assert "not between" in search.ruled_out(0, 101)
@@ -66,30 +66,30 @@ def test_what_breaks_rules_out_all_above():
 
 
 def test_one_stages_wall_rules_out_in_another_that_needs_more():
-    search = LimitSearch({0: StageMemory(1000), 1: StageMemory(600, buffers=100), 2: StageMemory(550)}, 1, 100)
+    search = LimitSearch({0: GroupMemory(1000), 1: GroupMemory(600, buffers=100), 2: GroupMemory(550)}, 1, 100)
     search.tell(1, 20, False)
-    assert "stage 1" in search.ruled_out(0, 20)
+    assert "group 1" in search.ruled_out(0, 20)
     assert search.ruled_out(2, 20) == ""
     search.tell(2, 15, False)
-    assert "15 ran out of memory in stage 2" in search.ruled_out(0, 15)
-    assert "15 ran out of memory in stage 2" in search.ruled_out(1, 15)
+    assert "15 ran out of memory in group 2" in search.ruled_out(0, 15)
+    assert "15 ran out of memory in group 2" in search.ruled_out(1, 15)
 
 
 def test_buffers_may_outweigh_what_a_stage_saves():
     """A small model in stage 2 can need more than in stage 0: its buckets do not shrink with it."""
-    search = LimitSearch({0: StageMemory(1000), 2: StageMemory(400, buffers=700)}, 1, 100)
+    search = LimitSearch({0: GroupMemory(1000), 2: GroupMemory(400, buffers=700)}, 1, 100)
     search.tell(2, 20, False)
     assert search.ruled_out(0, 20) == ""
 
 
 def test_without_a_model_no_stage_tells_of_another():
-    search = LimitSearch({0: StageMemory(), 1: StageMemory()}, 1, 100)
+    search = LimitSearch({0: GroupMemory(), 1: GroupMemory()}, 1, 100)
     search.tell(1, 20, False)
     assert search.ruled_out(0, 20) == ""
 
 
 def test_what_a_stage_shows_itself_outweighs_what_others_tell():
-    search = LimitSearch({0: StageMemory(1000), 1: StageMemory(600)}, 1, 100)
+    search = LimitSearch({0: GroupMemory(1000), 1: GroupMemory(600)}, 1, 100)
     search.tell(1, 20, False)
     search.tell(0, 30, True)
     assert search.ruled_out(0, 30) == search.ruled_out(0, 40) == ""
@@ -97,28 +97,28 @@ def test_what_a_stage_shows_itself_outweighs_what_others_tell():
 
 
 def test_states_that_fill_the_memory():
-    search = LimitSearch({0: StageMemory(1000), 3: StageMemory(100)}, 1, 100, capacity=1000)
+    search = LimitSearch({0: GroupMemory(1000), 3: GroupMemory(100)}, 1, 100, capacity=1000)
     assert "alone fill the memory" in search.ruled_out(0, 1)
     assert search.propose(0) == ()
     assert search.propose(3) == (1,)
 
 
 def test_the_estimate_is_tried_first():
-    search = LimitSearch({0: StageMemory(200)}, 1, 1024, capacity=1000, activation=10)
+    search = LimitSearch({0: GroupMemory(200)}, 1, 1024, capacity=1000, activation=10)
     assert explore(search, 0, 80) == [80, 88]
     assert search.limit(0) == MicroBatchLimit(80, 88)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 500, 1024])
 def test_a_wrong_estimate_does_no_harm(limit):
-    search = LimitSearch({0: StageMemory(200)}, 1, 1024, capacity=1000, activation=10)
+    search = LimitSearch({0: GroupMemory(200)}, 1, 1024, capacity=1000, activation=10)
     explore(search, 0, limit)
     assert search.limit(0).fits <= limit <= search.limit(0).fits * 1.1 + 1
 
 
 def test_the_next_stage_is_cheaper():
     """One stage's limit tells where another's is: at (C - S') / (C - S) of it."""
-    known = {0: StageMemory(600), 1: StageMemory(200)}
+    known = {0: GroupMemory(600), 1: GroupMemory(200)}
     taught = LimitSearch(known, 1, 1024, capacity=1000)
     explore(taught, 0, 40)
     first = taught.propose(1)
@@ -129,7 +129,7 @@ def test_the_next_stage_is_cheaper():
 
 
 def test_an_upper_limit_that_fits():
-    search = LimitSearch({0: StageMemory()}, 1, 20)
+    search = LimitSearch({0: GroupMemory()}, 1, 20)
     assert explore(search, 0, 1000) == [1, 2, 4, 8, 16, 20]
     assert search.limit(0) == MicroBatchLimit(20, None)
 

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import ModelInfo
-from bireme.tune.deepspeed.tuning import Tuning
-from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, names, play
+from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, Tuning, names, play
 
 INFO = ModelInfo(10**6, 10**6, 50 << 20)
 
@@ -19,7 +18,7 @@ def tried(space):
 
     def tried(machine, capacity=None, args=(), world=2, **data):
         past = play(Tuning(space(world, args, **data), world, capacity=capacity), machine)
-        points = [each.trial.point for each in past if not each.trial.profile]
+        points = [each.trial.point for each in past if each.trial.phase != "profile"]
         return {stage: [point[MICRO] for point in points if point[STAGE] == stage] for stage in range(4)}
 
     return tried
@@ -122,4 +121,4 @@ def test_an_interrupted_study_within_limits_goes_on_as_it_would_have(space, data
     rest = play(Tuning(made, 2, capacity=capacity, earlier=whole[:cut]), machine)
     assert names(rest) == names(whole[cut:])
     assert len(set(names(whole))) == len(whole)
-    assert all(not made.impossible(each.trial.point) for each in whole if not each.trial.profile)
+    assert all(not made.impossible(each.trial.point) for each in whole if each.trial.phase != "profile")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.pruning import cannot_win, flat
+from bireme.tune.deepspeed.limits import cannot_win, flat
 
 FLAT = {8: 100.0, 16: 101.0}
 RISING = {8: 100.0, 16: 150.0}

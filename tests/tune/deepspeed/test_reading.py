@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.reading import read_document
+from bireme.tune.deepspeed.config import read_document
 
 
 @pytest.fixture

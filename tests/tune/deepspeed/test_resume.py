@@ -9,7 +9,7 @@ import pytest
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.resume import Circumstances, circumstances, resume
+from bireme.tune.deepspeed.tuning import Circumstances, circumstances, resume
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
@@ -42,10 +42,10 @@ def folder(tmp_path):
         def resume(self, now=THEN, overwrite=True, **other):
             journal = Journal.open(f"{files.results_dir}/journal")
             try:
-                past, notes = resume(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
+                known, notes = resume(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
             finally:
                 journal.close()
-            return [each.trial.name for each in past], notes
+            return list(known.ends), notes
 
     return Folder()
 

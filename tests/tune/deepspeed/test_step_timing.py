@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.step_timing import last_step, samples_per_second
+from bireme.tune.deepspeed.results import last_step, samples_per_second
 
 TIMED = "[{s}.000 box:0] [Rank 0] time (ms) | fwd: 3.41 | bwd: 24.6 | step: 5.4\n"
 MICRO = "[{s}.000 box:0] [Rank 0] time (ms) | fwd_microstep: 3.41 | bwd_microstep: 24.6\n"

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.reading import read_document
-from bireme.tune.deepspeed.trial_command import (
+from bireme.tune.deepspeed.command import (
     argument,
     encoded,
     experiment_args,
@@ -20,6 +19,7 @@ from bireme.tune.deepspeed.trial_command import (
     with_mappings,
     without_autotuning,
 )
+from bireme.tune.deepspeed.config import read_document
 
 CONFIG = {"train_micro_batch_size_per_gpu": 8, "fp16": {"enabled": True}, "zero_optimization": {"stage": 2}}
 

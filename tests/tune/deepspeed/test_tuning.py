@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bireme.tune.deepspeed.results import ModelInfo
-from bireme.tune.deepspeed.tuning import PROFILE, RecordedTrial, Trial, Tuning
+from bireme.tune.deepspeed.results import PROFILE, ModelInfo
+from bireme.tune.study.trial import FinishedTrial
 from bireme.tune.study.trial_result import TrialResult
-from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, names, play, play_in_parallel
+from tests.tune.deepspeed.machine import MICRO, STAGE, Machine, Tuning, names, play, play_in_parallel
 
 LIST = [4, 8, 16, 32]
 TWELVE = {MICRO: LIST, "zero_optimization": {"stage": [0, 1, 2]}}
@@ -40,10 +40,10 @@ def test_a_grid_of_very_many_is_announced(tuning, micro):
     many = {f"extra{number}": [*range(10)] for number in range(3)}  # 1000 for each stage and micro-batch
     data = {**micro, "zero_optimization": {"stage": [0, 1, 2, 3]}}
     said = "warning: gridsearch will try up to 1[26],000 configurations; "
-    assert re.match(said, tuning(**data, **many).warning)
-    assert tuning(**data, **{**many, "extra0": [*range(5)]}).warning == ""
+    assert re.match(said, tuning(**data, **many).stages.warning)
+    assert tuning(**data, **{**many, "extra0": [*range(5)]}).stages.warning == ""
     for bounded in ({"tuner_type": "random"}, {"tuner_num_trials": 9}):
-        assert tuning(**data, **many, autotuning=bounded).warning == ""
+        assert tuning(**data, **many, autotuning=bounded).stages.warning == ""
 
 
 def test_a_grid_measures_the_twelve(tuning):
@@ -75,7 +75,7 @@ def test_a_bound_that_is_named_counts(tuning, section, runs, over):
 def test_random_is_patient_as_the_section_says(tuning):
     study = tuning(**TWELVE, autotuning={"tuner_type": "random"})
     play(study, Machine())
-    values = [row.value for row in study.completed]
+    values = [row.values for row in study.completed]
     assert "tuner_early_stopping" in study.over or len(values) == 12
     assert len(values) - values.index(max(values)) - 1 <= 5
 
@@ -130,18 +130,19 @@ def test_nothing_works(tuning):
 
 
 def test_less_latency_is_better(tuning):
+    """That of a step, in which there are as many samples in each of them."""
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
     play(study, Machine())
-    assert study.best.trial.name == "z0_gas8_tmbspg4"
-    assert study.best.value == min(row.value for row in study.completed)
+    assert study.best.trial.name == "z0_gas1_tmbspg32"
+    assert study.best.values == min(row.values for row in study.completed)
 
 
 def test_no_metric(tuning):
     """A run that ends well without a figure is no winner where less is better, and no failure."""
     study = tuning(**TWELVE, autotuning={"metric": "latency"})
     row = study.tell(study.ask().name, TrialResult("ok", metrics={"latency": 0.0, "throughput": 9.0}))
-    assert (row.result.cause, row.value) == ("no metric", None)
-    assert "'latency'" in row.reason
+    assert (row.result.cause, row.values) == ("no metric", None)
+    assert "'latency'" in row.result.reason
     assert study.best is None
 
 
@@ -155,24 +156,6 @@ def test_a_drop_is_asked_for_again_and_what_is_given_up_is_not(tuning):
     rest = names(play(study, Machine()))
     assert len(rest) == 10 and second.name not in rest
     assert study.over == "" and study.given_up == (second.name,)  # it can be taken up again
-
-
-def test_the_name_and_the_length_of_trials(tuning):
-    study = tuning(**TWELVE)
-    assert study.ask().seconds is None
-    study.tell("z0_gas8_tmbspg4", TrialResult("ok", seconds=10, metrics={"throughput": 1.0}))
-    assert [study.ask().seconds for _ in range(11)] == [10] * 11
-
-
-def test_the_configuration_of_a_trial(tuning):
-    study = tuning(**TWELVE)
-    trial = study.ask()
-    assert study.ds_config(trial, "/results/m.json")["autotuning"]["metric_path"] == "/results/m.json"
-    assert "autotuning" not in study.ds_config(trial)
-    assert study.samples(trial) == 64
-    profile = tuning(**FOUND).ask()
-    assert profile.profile and profile.name == PROFILE
-    assert tuning(**FOUND).ds_config(profile, "/m.json")["autotuning"]["model_info_path"] == "/m.json"
 
 
 # -- a model -----------------------------------------------------------------------------------------
@@ -227,7 +210,7 @@ MACHINES = st.builds(
 thorough = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def read(past: list[RecordedTrial]) -> list[RecordedTrial]:
+def read(past: list[FinishedTrial]) -> list[FinishedTrial]:
     """As the journal gives it back."""
     points = [json.loads(json.dumps(each.trial.point)) for each in past]
     return [each.replace(trial=each.trial.replace(point=point)) for each, point in zip(past, points, strict=True)]
@@ -273,7 +256,7 @@ def test_what_failed_is_forgotten_when_the_script_was_mended(tuning, part, stage
     assert resumed.over and not set(names(then)) & set(names(kept))
     assert not {row.result.cause for row in resumed.completed} & {"failed"}
     undisturbed = tuning(**data, earlier=best).best
-    assert resumed.best.value >= undisturbed.value * 0.95
+    assert resumed.best.values[0] >= undisturbed.values[0] * 0.95
 
 
 @thorough
@@ -286,7 +269,9 @@ def test_side_by_side_in_any_order(tuning, data, machine, slots, seed, faults):
     if data is TWELVE and not study.given_up:
         alone = tuning(**data)
         play(alone, machine)
-        assert {row.trial.name for row in rows if row.value} == {row.trial.name for row in alone.completed if row.value}
+        assert {row.trial.name for row in rows if row.values} == {
+            row.trial.name for row in alone.completed if row.values
+        }
 
 
 # -- micro-batches to be found -----------------------------------------------------------------------
@@ -364,7 +349,7 @@ def test_no_wall_is_run_into_twice(tuning, machine, capacity):
     broken: dict[int, int] = {}
     count = 0
     for each in past:
-        if each.trial.profile:
+        if each.trial.phase == "profile":
             continue
         stage, micro = each.trial.point[STAGE], each.trial.point[MICRO]
         assert micro < broken.get(stage, 10**9)
@@ -450,8 +435,3 @@ def test_left(tuning):
     study.tell(trial.name, *Machine().run(trial))
     assert study.left == 11
     assert tuning(**FOUND).left is None
-
-
-def test_a_trial_of_its_own():
-    assert Trial("profile_model_info", {}, "profile").profile
-    assert not Trial("z0_gas1_tmbspg1", {STAGE: 0, MICRO: 1}).profile

@@ -19,23 +19,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, pairwise
 
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
+from bireme.process.kernel import exists
 from bireme.regular_file import read_regular
+from bireme.tune.deepspeed.command import encoded
 from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.deepspeed.results import PROFILE
+from bireme.tune.store.folder import PRIVATE, PROBE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
 BEST_CONFIG, BEST_COMMAND = "ds_config_optimal.json", "cmd_optimal.txt"
-PROFILE = "profile_model_info"
 CONFIRMATION = "confirmation"
-REPEATED = "@round"
-"""No other name of an experiment contains it."""
+LOCK = "experiments.lock"
+REPEATED = "@"
+"""What the name of a repeated run contains, and no other: ``z0_gas1_tmbspg8@round1``."""
 
 
 class StudyFiles(Value):
@@ -211,6 +215,37 @@ class StudyFiles(Value):
         write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
 
 
+def facts_of_deepspeed(
+    files: StudyFiles, name: str, ds_config: Mapping[str, object], launcher_args: Sequence[str]
+) -> dict[str, object]:
+    """The other keys of ``exp.json`` that DeepSpeed's scheduler writes.
+
+    Args:
+        launcher_args: the command of the run up to the script.
+    """
+    given = dict(pairwise(launcher_args))
+    port = given.get("--master_port")
+    return {
+        "result_dir": files.result(name),
+        "master_port": None if port is None else int(port),  # None: the run finds a free one
+        "launcher_args": list(launcher_args),
+        "user": get_user(),
+        "job_id": get_job_id(),
+        "ds_config_path": files.result(name, "ds_config.json"),
+        "ds_config_base64": encoded(ds_config),
+    }
+
+
+def get_job_id() -> str:
+    """The job id that some clusters set in the environment."""
+    return os.environ.get("DLWS_JOB_ID") or os.environ.get("DLTS_JOB_ID") or "unknown-job-id"
+
+
+def get_user() -> str:
+    """The name of the user."""
+    return os.environ.get("USER", "unknown-user")
+
+
 def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
     """Replace a file atomically by indented JSON.
 
@@ -242,3 +277,51 @@ def _remove_empty(folder: str) -> None:
         os.rmdir(folder)
     except OSError:
         pass
+
+
+# -- stale drafts ----------------------------------------------------------------------------------------
+
+_DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
+_OF_STUDY = {PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND}
+_OF_EXPERIMENT = {"ds_config.json", "exp.json", "cmd.txt", "outcome.json"}
+
+
+def sweep(files: StudyFiles) -> None:
+    """Remove the drafts that killed processes left in the folders of a study.
+
+    A draft is named after its file and the pid of its process: ``cmd.txt.4711.0123456789ab.tmp``. The caller holds the
+    locks of the study, so no experiment is running; but a second tuner may be testing the folder, so drafts of living
+    processes are kept. Files that only look like drafts, or cannot be removed, stay.
+    """
+    for path in (*_in_results(files.results_dir), *_in_experiments(files.exps_dir)):
+        drafts.remove(path)
+
+
+def _in_results(folder: str) -> Iterator[str]:
+    for entry in _entries(folder):
+        if entry.name == CONFIRMATION and entry.is_dir(follow_symlinks=False):
+            yield from _in_results(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from (inner.path for inner in _entries(entry.path) if _draft(inner.name) in _OF_EXPERIMENT)
+        elif _draft(entry.name) in _OF_STUDY:
+            yield entry.path
+
+
+def _in_experiments(folder: str) -> Iterator[str]:
+    for entry in _entries(folder):
+        file = _draft(entry.name)
+        if file == PROBE or file.endswith(".json"):
+            yield entry.path
+
+
+def _draft(name: str) -> str:
+    """The name of the file of which this is a stale draft; "" if it is not one."""
+    found = _DRAFT.fullmatch(name)
+    return found["file"] if found and not exists(int(found["pid"])) else ""
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []

@@ -1,485 +1,388 @@
-"""Decides which configuration to run next, and when a study is over: DeepSpeed's autotuning as a state machine.
+"""A study of a DeepSpeed configuration: what identifies it, how it resumes, and the command of the real job.
 
-Nothing is started here. There are up to five phases. What a phase decides depends only on its own trials and those of
-earlier phases, so a resumed study continues exactly as it would have:
-
-1. **profile**, if micro-batches are to be searched: a short run finds the number of parameters and the activation
-memory.
-2. **limits**, in the same case: for each memory group the micro-batches worth trying (`MemoryLimits`). Each run also
-measures.
-3. **search**: the listed configurations, in the order of ``tuner_type``.
-4. **rest**, if ``fast`` is false: the default choices of each stage, the fastest first, unless it cannot win.
-5. **confirm**, if it is wanted: the best configurations again in paired rounds (`bireme.tune.deepspeed.finals`).
-
-How much is tried in the two phases before the last is decided in `bireme.tune.deepspeed.rounds`.
+An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
+failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from math import isfinite
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from typing import Any
 
-from bireme.errors import counted
-from bireme.tune.deepspeed.batch import TRAIN
-from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.deepspeed.config_space import STAGE, TuningSpace
-from bireme.tune.deepspeed.files import PROFILE
-from bireme.tune.deepspeed.finals import Care, Finals, choose, why_none
-from bireme.tune.deepspeed.memory_groups import MemoryGroups
-from bireme.tune.deepspeed.memory_limits import MemoryLimits
-from bireme.tune.deepspeed.results import METRICS, Metrics, ModelInfo, model_info, value_of
-from bireme.tune.deepspeed.rounds import CompletedTrial, RecordedTrial, Round, Trial, given_keys
-from bireme.tune.space.points import Point, Points, Union, key_of
-from bireme.tune.study.confirmation import Figures
-from bireme.tune.study.paired_rounds import PairedRounds
-from bireme.tune.study.trial import Answer, Compared, Phase
-from bireme.tune.study.trial_result import TrialResult
+from bireme.errors import BadInputError
+from bireme.resources import extension_locks
+from bireme.tune.deepspeed.adapter import Trials, given_up
+from bireme.tune.deepspeed.command import find_config, real_job
+from bireme.tune.deepspeed.config import Document, check_config, read_config
+from bireme.tune.deepspeed.files import LOCK, StudyFiles, sweep
+from bireme.tune.deepspeed.results import METRICS, ModelInfo, goal_of, with_goal
+from bireme.tune.deepspeed.space import STAGE, TuningSpace, read_space
+from bireme.tune.deepspeed.stages import Stages
+from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.launcher import RealJob
+from bireme.tune.report.text import CLOCK, few, table
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.store.folder import SUMMARY
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
+from bireme.tune.study.observations import Measurements
+from bireme.tune.study.search import Proposal
+from bireme.tune.study.study import Study
+from bireme.tune.study.trial import Answer
+from bireme.value import Value
 
-_MANY = 10_000
-"""A grid search of more configurations than this begins with a warning."""
+_CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
+"""Causes after which an experiment is never run again, whatever its circumstances."""
 
-_LONGER = 0.15
-"""A repeated run measures for this part of the time that the first run took, start included."""
+_IDENTITY = {
+    "config": "configuration",
+    "script": "script",
+    "args": "list of arguments",
+    "nodes": "width",
+    "slots": "width",
+}
 
-_MOST_STEPS = 100
-"""And for no more steps."""
-
-__all__ = ["PROFILE", "CompletedTrial", "RecordedTrial", "Trial", "Tuning"]
+_NEAR = 0.25
+"""Figures of single runs of one configuration differ by up to this part. What is worse by more does not win."""
 
 
-class Tuning:
-    """The decisions of a study.
+class DeepSpeedStudy:
+    """What `bireme.tune.launcher` needs to know of a study of a DeepSpeed configuration.
 
     Args:
-        world: ranks of each experiment.
-        capacity: memory of a GPU in bytes; None if unknown.
-        earlier: trials that ended in earlier runs, in the order of their ends.
-        care: how sure the answer must be; None: every configuration is run once.
+        setting: how its trials are run.
+        real: the command of the real job up to the script, such as ``("bireme", "run", …, script)``.
+        by_file: whether the script gets the path of its configuration, not the configuration itself.
+        capacity: bytes of memory of a GPU; None if unknown.
+        confidence, effect: see `Study`; without confidence every configuration is run once.
+        seconds: the budget of wall time; None: no limit.
+
+    Raises:
+        BadInputError: the configuration is wrong.
     """
+
+    lock = LOCK
+    folders: tuple[str, ...]
+    bounds: Mapping[str, object]
+    study: Study
+    trials: TrialRuns
 
     def __init__(
         self,
-        space: TuningSpace,
-        world: int,
+        setting: Setting,
+        real: tuple[str, ...],
         *,
+        by_file: bool = False,
         capacity: int | None = None,
-        earlier: Iterable[RecordedTrial] = (),
-        care: Care | None = None,
+        confidence: float | None = 0.95,
+        effect: float = 0.02,
+        seconds: float | None = None,
     ) -> None:
-        self._pending: dict[str, Trial] = {}
-        self._given_up: dict[str, Trial] = {}
-        self._rounds: PairedRounds | None = None
-        self.space, self.section = space, space.config.autotuning
-        self.metric = METRICS[self.section.metric]
-        self._completed: dict[str, CompletedTrial] = {}
-        self._repeated: dict[str, CompletedTrial] = {}
-        self._care = care
-        self._notes: list[str] = []
-        self._groups = MemoryGroups(space, world)
-        self._memory_limits = MemoryLimits(space, self._groups, capacity, _given_info(space))
-        self._profile = self._wants_profile()
-        self._round: Round | None = None
-        self._to_come: Iterator[Round] | None = None
-        self._searched = False
-        for each in earlier:
-            self._take(each.trial, each.result, each.info)
+        self.setting, self._real, self._by_file = setting, real, by_file
+        self.config = read_config(find_config(setting.args).path)
+        self._space = read_space(self.config, setting.shape.size, setting.args)
+        self._stages = Stages(self._space, setting.shape.size, capacity=capacity)
+        self._files = StudyFiles.at(self.config.autotuning.results_dir, self.config.autotuning.exps_dir)
+        self._now = circumstances(setting.limit, setting.launch.script)
+        self.folders = (self._files.results_dir, self._files.exps_dir)
+        slots = sum(len(ids) for ids in setting.launch.pool.slots.values())
+        side_by_side = max(1, slots // setting.shape.size)
+        self.bounds = {"confidence": confidence, "effect": effect, "seconds": seconds, "side_by_side": side_by_side}
 
-    # -- what to run ---------------------------------------------------------------------------------
+    def prepare(self) -> None:
+        """Create the folders."""
+        self._files.prepare()
 
-    def ask(self) -> Trial | None:
-        """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-        trial = self._next_search() if self._rounds is None else None
-        if trial is None and all(each.paired for each in self._pending.values()):
-            self._rounds = self._rounds or self._first_rounds()
-            run = None if self._rounds is None else self._rounds.next()
-            trial = None if run is None else self._paired(*run)
-        if trial is None:
-            return None
-        if trial.paired and self._rounds is not None:
-            self._rounds.begin(trial.round, trial.point)
-        self._pending[trial.name] = trial
-        return trial
+    def resume(self, journal: Journal) -> tuple[StudyRecords, tuple[str, ...]]:
+        """Resume the study of the journal, or begin one."""
+        identity = {
+            "config": dict(self.config.data),
+            "script": self.setting.launch.script,
+            "args": list(self.setting.args),
+            "nodes": self.setting.shape.nodes,
+            "slots": self.setting.shape.slots,
+        }
+        return resume(journal, self._files, identity, self._now, overwrite=self.config.autotuning.overwrite)
 
-    def drop(self, name: str) -> None:
-        """A pending trial was not measured: it may be proposed again."""
-        trial = self._pending.pop(name)
-        if trial.paired and self._rounds is not None:
-            self._rounds.drop(trial.round, trial.point)
-        else:
-            self._forget(trial)
+    def begin(self, known: StudyRecords) -> tuple[str, ...]:
+        """Make the study and its trials of what is known."""
+        self.study = make_study(self._stages, **self.bounds)  # type: ignore[arg-type]  # as they are named
+        restore(self.study, self._space, known)
+        self.trials = Trials(
+            self.study,
+            self._stages,
+            self.setting,
+            self._files,
+            by_file=self._by_file,
+            circumstances=self._now.as_dict(),
+            elapsed=known.elapsed,
+        )
+        return (self._stages.warning, *extension_locks.warnings(self.setting.environ))
 
-    def give_up(self, name: str) -> None:
-        """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
-        trial = self._given_up[name] = self._pending.pop(name)
-        if trial.paired and self._rounds is not None:
-            self._rounds.tell(trial.round, trial.point, ())
-        else:
-            self._rule_out(trial)
-
-    def _next_search(self) -> Trial | None:
-        if self._profile:
-            return None if PROFILE in self._pending else Trial(name=PROFILE, point={}, phase="profile")
-        if self.space.micro is None and self._round is None:
-            point = self._memory_limits.propose()
-            if point is not None:
-                return self._trial(point, "limits")
-            if self._pending:
-                return None  # their results decide what is searched
-        return self._from_rounds()
-
-    def _from_rounds(self) -> Trial | None:
-        """The next trial of this round or a following one."""
-        if self._round is None:
-            self._round = self._first_round()
-        while (point := self._round.ask()) is None:
-            following = None if self._pending else self._following()
-            if following is None:
-                self._searched = not self._pending
-                return None
-            self._round = following
-        return self._trial(point, self._round.phase)
+    def clean_up(self) -> None:
+        """Remove the drafts of an earlier tuner."""
+        sweep(self._files)
 
     @property
-    def _searching(self) -> bool:
-        return not self._searched
-
-    def _first_rounds(self) -> Finals | None:
-        finalists = self._finalists
-        if self._care is None or len(finalists) < 2:
-            return None
-        searched = sum(done.result.seconds for done in self.completed)
-        return Finals(finalists, searched, self.clock, self._figure, self._care, self._repeated)
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most; None if not known yet."""
+        return self._stages.left(self.study.finished, self.study.pending)
 
     @property
-    def _finalists(self) -> list[CompletedTrial]:
-        return choose(self.completed, self.clock, self._figure)
+    def left_out(self) -> Mapping[str, object]:
+        """Facts for the journal about what was not tried or could not be run."""
+        return {"skipped": list(self._stages.skipped(self.study.finished)), "given up": given_up(self.study)}
 
-    @property
-    def finals(self) -> Finals | None:
-        """The rounds; None before the first."""
-        return self._rounds if isinstance(self._rounds, Finals) else None
+    def shown(self, known: StudyRecords) -> StudyRecords:
+        """What is known, in the words in which any study is shown."""
+        return in_common_words(known)
 
-    @property
-    def unrepeated(self) -> str:
-        """Why nothing is run again; "" if something is, or there is nothing to compare."""
-        if self._care is None or self._searching or self._rounds is not None:
+    def table(self) -> str:
+        """DeepSpeed's table."""
+        return spaces(self.study, self._stages)
+
+    def write_baseline(self, baseline: Point) -> RealJob:
+        """Nothing: without a default, the baseline is the best."""
+        del baseline
+        return RealJob()
+
+    def write_best(self, best: Point) -> RealJob:
+        """Write the best configuration, and the command of the real job."""
+        ds_config, mappings = self._space.ds_config(best), self.config.autotuning.arg_mappings or {}
+        *real, script = self._real
+        sent = ("--ship_also", self._files.best_config) if self.setting.ships else ()
+        command = real_job((*real, *sent, script), self.setting.args, self._files.best_config, ds_config, mappings)
+        self._files.write_best(ds_config, command)
+        return RealJob(command=command)
+
+
+def make_study(
+    stages: Stages,
+    *,
+    confidence: float | None = 0.95,
+    effect: float = 0.02,
+    seconds: float | None = None,
+    side_by_side: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+) -> Study:
+    """The study of a DeepSpeed configuration."""
+    space, metric = stages.space, stages.section.metric
+
+    def name(proposal: Proposal, taken: Collection[str]) -> str:
+        return space.trial_name(proposal.point, proposal.phase, proposal.round, taken)
+
+    return Study(
+        space.points,
+        [goal_of(metric)],
+        confidence=confidence or 0.95,
+        effect=effect,
+        seconds=seconds,
+        clock=clock,
+        side_by_side=side_by_side,
+        sampler=stages,
+        names=name,
+        has_default=False,
+        near=_NEAR,
+        besides=lambda finished: _preferred(finished, metric),
+        confirm="off" if confidence is None else None,
+    )
+
+
+def _preferred(finished: Measurements, name: str) -> list[Point]:
+    """What DeepSpeed's own figure prefers, if the clock does not say that it is far from the best."""
+    metric, goal = METRICS[name], goal_of(name).name
+    runs = [run for run in finished.searched if run.result.cause == "ok" and run.result.metrics.get(metric.key)]
+    if not metric.clocked or not runs:
+        return []
+    sign = 1.0 if metric.direction == "maximize" else -1.0
+    first = max(runs, key=lambda run: sign * run.result.metrics[metric.key])
+    most = max(sign * run.result.metrics[goal] for run in runs)
+    near = sign * first.result.metrics[goal] >= most - _NEAR * abs(most)
+    return [first.trial.point] if near else []
+
+
+def spaces(study: Study, stages: Stages) -> str:
+    """DeepSpeed's table: the best experiment of each ZeRO stage, and of all; "" before the first."""
+    own, best = METRICS[stages.section.metric].key, study.answer.best
+    points = {key_of(run.trial.point): run.trial.point for run in study.finished.searched if run.result.counts}
+    rows = []
+    for name, stage in [*((f"z{stage}", stage) for stage in sorted(stages.space.stages)), ("global", None)]:
+        members = [point for point in points.values() if stage is None or point[STAGE] == stage]
+        works = [(point, scores) for point in members if (scores := study.finished.scores(point))]
+        first = max(works, key=lambda each: (each[0] == best, statistics.fmean(each[1])), default=None)
+        if members:
+            figures = [run.result.metrics.get(own) for run in study.finished.of(first[0])] if first else []
+            value = next((f"{figure:.6g}" for figure in figures if figure is not None), "")
+            rows.append((name, str(len(members)), value, stages.space.name(first[0]) if first else ""))
+    return table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows) if rows else ""
+
+
+# -- an earlier run of it ----------------------------------------------------------------------------
+
+
+class Circumstances(Value):
+    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "" if unknown."""
+
+    limit: float | None = None
+    script: str = ""
+
+    def changed(self, record: Record) -> str:
+        """Why the experiment of this record is run again, or ""."""
+        cause, script = record["ending"]["cause"], record.get("script", "")
+        if cause in _CONCLUSIVE:
             return ""
-        return why_none(self.completed, self._finalists)
+        if cause == "timed out" and (self.limit is None or self.limit > (record.get("limit") or 0.0)):
+            return "--experiment_limit is longer"
+        return "the script has changed" if self.script and script and self.script != script else ""
 
-    def begin_rounds(self) -> None:
-        """Take over the rounds of earlier runs of the study, also where capacity and budget are unknown."""
-        self._searched, self._rounds = True, self._first_rounds()
-        if self._rounds is not None:
-            self._rounds.next()
 
-    def _paired(self, number: int, point: Point) -> Trial:
-        assert self.finals is not None
-        return self.finals.trial(number, point)
+def circumstances(limit: float | None, script: str) -> Circumstances:
+    """The present circumstances. A script that is not a file (a module, a program on PATH) is not read."""
+    if not os.path.isfile(script):
+        return Circumstances(limit)
+    try:
+        with open(script, "rb") as file:
+            return Circumstances(limit, hashlib.blake2b(file.read(), digest_size=16).hexdigest())
+    except OSError:  # another user may run it and be able to read it
+        return Circumstances(limit)
 
-    def _figures(self, done: CompletedTrial) -> Figures | None:
-        assert self.finals is not None
-        return self.finals.figures(done)
 
-    def _trial(self, point: Point, phase: Phase) -> Trial:
-        return Trial(name=self.space.name(point), point=point, phase=phase, seconds=self._predicted(point))
+def resume(
+    journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
+) -> tuple[StudyRecords, tuple[str, ...]]:
+    """Resume the last study of a journal, or begin a new one.
 
-    def _predicted(self, point: Point) -> float | None:
-        """The predicted duration: the mean of the trials of its stage that worked, or of all."""
-        worked = [done for done in self._completed.values() if done.result.cause == "ok" and not done.trial.profile]
-        alike = [done for done in worked if done.trial.point[STAGE] == point[STAGE]] or worked
-        return sum(done.result.seconds for done in alike) / len(alike) if alike else None
+    The last study is resumed if it is the same one and unfinished. With ``overwrite``, a finished study is kept in
+    folders beside; without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
 
-    # -- rounds --------------------------------------------------------------------------------------
+    Args:
+        identity: what identifies the study, as JSON reads it back.
+        overwrite: ``autotuning.overwrite``.
 
-    def _first_round(self) -> Round:
-        """The search among the listed configurations."""
-        if self.space.micro is None:
-            parts = [self._groups.part(number, sizes, listed=True) for number, sizes in self._memory_limits.in_reach()]
-        else:
-            parts = [self._groups.listed(stage, self.space.micro) for stage in self.space.stages]
-        return self._make_round("search", Union(tuple(parts)), ("limits", "search"))
+    Returns:
+        (what is known of the study, notes for the user).
 
-    def _following(self) -> Round | None:
-        """The next round; None if there is none."""
-        if self._to_come is None:
-            reach = tuple(self._memory_limits.in_reach()) if not self.section.fast else ()
-            self._to_come = (
-                self._make_round("rest", self._groups.part(number, sizes), ("limits", "search", "rest"))
-                for number, sizes in reach
-                if self._groups.has_defaults(number)
-            )
-        return next(self._to_come, None)
+    Raises:
+        BadInputError: the folder holds another study, which must not be overwritten.
+    """
+    known = StudyRecords(journal.records)
+    if known.begun == identity and not (known.finished and overwrite):
+        return known, _taken_over(known, now, files)
+    if known.begun is not None:
+        _must_not_be_in_the_way(known, identity, files, overwrite)
+    note = ""
+    if known.begun is not None and not known.finished:
+        note = "removed an unfinished study in which no experiment had ended"
+        files.clear()
+    elif overwrite and not files.empty:  # or of another program: its results would be taken for ours if nothing works
+        number = known.moved_to or files.first_free()
+        journal.append({"moved to": number})  # if this is interrupted, the rest goes to the same folders
+        note = _move(files, files.beside(number))
+    journal.append({"study": identity})
+    return StudyRecords([{"study": identity}]), (note,) if note else ()
 
-    def _make_round(self, phase: Phase, points: Points, before: tuple[Phase, ...]) -> Round:
-        completed = [done for done in self._completed.values() if done.trial.phase in before]
-        counting = [done.trial for done in completed if done.trial.phase in ("search", "rest")]
-        spent = sum(trial.phase != phase or trial.point not in points for trial in counting)
-        made = Round(phase, points, self.space.config, completed, spent, self._excluded)
-        for trial in self._given_up.values():
-            if trial.point in points:
-                made.pending[key_of(trial.point)] = dict(trial.point)
-        return made
 
-    def _excluded(self, point: Point) -> bool:
-        return bool(self.space.impossible(point)) or self._memory_limits.ruled_out(point)
+def _taken_over(known: StudyRecords, now: Circumstances, files: StudyFiles) -> tuple[str, ...]:
+    """Leave out what is run again; returns notes for the user."""
+    again = {name: reason for name, record in known.ends.items() if (reason := now.changed(record))}
+    known.keep({name: {} for name in known.ends if name not in again})
+    notes = [f"resuming the study: {len(known.ends)} of its experiments have ended"] if known.ends or again else []
+    for reason in dict.fromkeys(again.values()):
+        notes.append(f"running again, because {reason}: {few([name for name in again if again[name] == reason])}")
+    failed = sum(record["ending"]["cause"] == "failed" for record in known.ends.values())
+    if failed:
+        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
+    return tuple(notes)
 
-    def _reason(self, rounds: PairedRounds | None) -> str:
-        causes = {done.result.cause for done in self.completed}
-        if any(done.value is not None for done in self.completed):
-            return (self._round.enough if self._round is not None else "") or "every configuration was measured"
-        if causes <= {"out of memory"} and (causes or self._memory_limits.skipped):
-            return "no configuration fits in memory"
-        return "no configuration worked" if causes else "there is nothing to try"
 
-    # -- results --------------------------------------------------------------------------------------
-
-    def tell(self, name: str, result: TrialResult, info: ModelInfo | None = None) -> CompletedTrial:
-        """Report the result of a pending trial, which says something about its configuration.
-
-        Args:
-            info: what it found, if it was the profiling run.
-        """
-        return self._take(self._pending[name], result, info)
-
-    def _take(self, trial: Trial, result: TrialResult, info: ModelInfo | None) -> CompletedTrial:
-        done = (self._repeated if trial.paired else self._completed)[trial.name] = self._complete(trial, result)
-        if trial.profile:
-            self._note_profile(result, info)
-        self._pending.pop(trial.name, None)
-        if not trial.paired:
-            self._note(done)
-        elif self._rounds is not None:
-            self._rounds.tell(trial.round, trial.point, self._figures(done))
-        return done
-
-    def _note(self, done: CompletedTrial) -> None:
-        if done.trial.profile:
-            return
-        self._memory_limits.tell(done)
-        if self._round is not None and done.trial.point in self._round.points:
-            self._round.tell(done)
-
-    def _note_profile(self, result: TrialResult, info: ModelInfo | None) -> None:
-        self._profile = False
-        known = info is not None and info.params is not None
-        self._memory_limits.learn(info if known else None)
-        if result.cause == "out of memory":
-            self._memory_limits.not_even_one()
-        elif not known:
-            reason = result.reason or (info.reason if info else "") or result.cause
-            self._notes.append(f"{PROFILE}: {reason}; the memory that each stage needs was not estimated")
-
-    def _complete(self, trial: Trial, result: TrialResult) -> CompletedTrial:
-        if trial.profile or result.cause != "ok":
-            return CompletedTrial(trial, result, None, result.reason)
-        value, reason = value_of(Metrics(dict(result.metrics)), self.section.metric)
-        if value is None and not trial.paired:
-            result = result.replace(cause="no metric", reason=reason)
-        return CompletedTrial(trial, result, value, reason)
-
-    def _forget(self, trial: Trial) -> None:
-        if trial.profile:
-            return
-        self._memory_limits.forget(trial.point)
-        if self._round is not None:
-            self._round.pending.pop(key_of(trial.point), None)
-
-    def _rule_out(self, trial: Trial) -> None:
-        if trial.profile:
-            self._profile = False
-        elif trial.phase == "limits":
-            self._memory_limits.give_up(trial.point)
-
-    # -- views ----------------------------------------------------------------------------------------
-
-    @property
-    def over(self) -> str:
-        """Why the study is over; "" if a trial is pending, left to try, or could not be run."""
-        return "" if self._given_up else self._over
-
-    @property
-    def _over(self) -> str:
-        if self._pending or (self._rounds is None and self._searching):
-            return ""
-        rounds = self._rounds or self._first_rounds()
-        return self._reason(rounds) if rounds is None or rounds.next() is None else ""
-
-    @property
-    def warning(self) -> str:
-        """A warning before a grid search of very many configurations; "" if there is none."""
-        if self.section.tuner_type != "gridsearch" or "tuner_num_trials" in given_keys(self.space.config):
-            return ""
-        micro = self.space.micro or range(1, self.section.num_tuning_micro_batch_sizes + 1)
-        size = sum(self._groups.listed(stage, tuple(micro)).size for stage in self.space.stages)
-        if size <= _MANY:
-            return ""
-        return (
-            f"warning: gridsearch will try up to {size:,} configurations; "
-            "to try fewer, set autotuning.tuner_type to model_based, or autotuning.tuner_num_trials"
+def _must_not_be_in_the_way(known: StudyRecords, identity: Record, files: StudyFiles, overwrite: bool) -> None:
+    """Raise BadInputError if the folder holds results of another study that must not be overwritten."""
+    if known.ends and not known.finished:
+        begun = known.begun or {}
+        different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
+        other = " and ".join(dict.fromkeys(different))
+        what = f"an unfinished study with another {other}: {len(known.ends)} of its experiments have ended"
+        raise BadInputError(
+            f"{files.results_dir} holds {what}",
+            hint=f"use the {other} of that study, set autotuning.results_dir to another folder, or remove this one",
+        )
+    if known.finished and not overwrite:
+        raise BadInputError(
+            f"{files.results_dir} holds the results of another study",
+            hint="set autotuning.results_dir to another folder, or autotuning.overwrite to true",
+            where="autotuning.overwrite",
         )
 
-    @property
-    def given_up(self) -> tuple[str, ...]:
-        """The names of the trials that could not be run."""
-        return tuple(self._given_up)
 
-    @property
-    def completed(self) -> tuple[CompletedTrial, ...]:
-        """All ended trials in the order of their ends, without the profiling run and without repeated runs."""
-        return tuple(done for done in self._completed.values() if not done.trial.profile)
-
-    @property
-    def repeated(self) -> Mapping[str, CompletedTrial]:
-        """The ended runs of paired rounds, by name."""
-        return self._repeated
-
-    @property
-    def winner(self) -> CompletedTrial | None:
-        """What the rounds confirm; the best trial if there were none."""
-        return (self.finals.winner if self.finals is not None else None) or self.best
-
-    @property
-    def answer(self) -> Answer:
-        """What is known now. There is no default: all are compared with the best."""
-        winner, finals = self.winner, self.finals
-        if winner is None:
-            return Answer(best=None, baseline={}, text="no configuration worked")
-        best = winner.trial.point
-        if finals is None or finals.winner is None:
-            text = f"by one run: {self.unrepeated}" if self.unrepeated else "by one run"
-            return Answer(best=best, baseline=best, text=text)
-        goal, ratios = "by the clock" if self.by_clock else self.section.metric, []
-        for done in finals.finalists:
-            ratio = finals.ratio(done, winner)
-            if done != winner and ratio.count:
-                high = ratio.high if isfinite(ratio.high) else None
-                ratios.append(
-                    Compared(
-                        point=done.trial.point,
-                        goal=goal,
-                        ratio=ratio.mean,
-                        low=ratio.low,
-                        high=high,
-                        rounds=ratio.count,
-                    )
-                )
-        runs = counted(finals.count(winner), "run")
-        text = f"{'confirmed ' if finals.certain else ''}by {self.compared_by} in {runs}"
-        return Answer(
-            best=best,
-            baseline=best,
-            confirmed=finals.certain,
-            rounds=finals.count(winner),
-            ties=tuple(done.trial.point for done in finals.ties),
-            compared=tuple(ratios),
-            text="which DeepSpeed's figure prefers" if finals.ties else text,
-        )
-
-    @property
-    def compared_by(self) -> str:
-        """What the rounds compare, in words."""
-        return "the clock" if self.by_clock else self.section.metric
-
-    def clock(self, done: CompletedTrial) -> float | None:
-        """What the rounds compare, more is better: samples or steps per second by the clock, or DeepSpeed's figure."""
-        samples = done.result.samples
-        if self.section.metric == "throughput" or samples is None:
-            return samples if self.by_clock else self._figure(done)
-        return samples / self.samples(done.trial) if self.by_clock else self._figure(done)
-
-    @property
-    def by_clock(self) -> bool:
-        """Whether the rounds compare by the clock: parts of a step have no other figure than DeepSpeed's."""
-        return self.section.metric in ("throughput", "latency")
-
-    def _figure(self, done: CompletedTrial) -> float | None:
-        """DeepSpeed's figure, inverted if necessary so that more is better."""
-        if done.value is None:
-            return None
-        return done.value if self.metric.direction == "maximize" else 1 / done.value
-
-    @property
-    def best(self) -> CompletedTrial | None:
-        """The best trial so far, the earliest of equals; None if none has a figure."""
-        return self.best_of(self._completed.values())
-
-    def best_of(self, completed: Iterable[CompletedTrial]) -> CompletedTrial | None:
-        """The best of these trials, the earliest of equals; None if none has a figure."""
-        return min((done for done in completed if done.value is not None), key=self.cost, default=None)
-
-    def cost(self, done: CompletedTrial) -> float:
-        """The trial's figure, negated if necessary so that less is better."""
-        value = done.value or 0.0
-        return -value if self.metric.direction == "maximize" else value
-
-    @property
-    def first_step(self) -> int:
-        """The step at which measuring begins, counted from 1."""
-        return self.section.start_profile_step
-
-    @property
-    def left(self) -> int | None:
-        """How many trials may still end at most, running ones included; None if not known yet."""
-        if self.space.micro is None and self._round is None:
-            return None
-        if not self.section.fast and (self._round is None or self._round.phase == "search"):
-            return None  # results decide what else is tried
-        if self._over:
-            return 0
-        if self.finals is not None:
-            return self.finals.left
-        left = (self._round or self._first_round()).left
-        if left is None:
-            return None
-        left += len(self._pending)
-        clocked = any(self.clock(done) for done in self.completed)
-        return left + (self._care.runs(len(self.completed) + left) if self._care and clocked else 0)
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """What was not tried, and why, one line each."""
-        return (*self.space.batch.dropped, *self._notes, *self._memory_limits.skipped)
-
-    # -- an experiment -------------------------------------------------------------------------------
-
-    def ds_config(self, trial: Trial, path: str = "") -> dict[str, object]:
-        """The configuration of a trial, a new one each time.
-
-        Args:
-            path: the file that DeepSpeed is to write before it exits; "": the configuration of the real job.
-        """
-        if trial.profile:
-            return self.space.profile_config(path)
-        config = self.space.ds_config(trial.point, metric_path=path)
-        section = config.get(SECTION)
-        if isinstance(section, dict):
-            section["end_profile_step"] = self.last_step(trial)
-        return config
-
-    def last_step(self, trial: Trial) -> int:
-        """The step at whose end a trial has measured.
-
-        A repeated run measures for longer: a few steps are soon over, and their time says little.
-        """
-        end = self.section.end_profile_step
-        first = next((done for done in self.completed if done.trial.point == trial.point), None)
-        if not trial.paired or not self.by_clock or first is None or not first.result.samples:
-            return end
-        steps = _LONGER * first.result.seconds * first.result.samples / self.samples(trial)
-        return max(end, self.first_step + min(_MOST_STEPS, round(steps)))
-
-    def samples(self, trial: Trial) -> int:
-        """The number of samples in a step (``train_batch_size``)."""
-        samples = self.space.ds_config(trial.point)[TRAIN]
-        assert isinstance(samples, int)
-        return samples
-
-    def _wants_profile(self) -> bool:
-        asked = (self.section.model_info or {}).get("profile") is True
-        return (self.space.micro is None or asked) and not self._memory_limits.knows_model
+def _move(files: StudyFiles, to: StudyFiles) -> str:
+    """Move the files of an earlier study beside; returns the note about it."""
+    try:
+        ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
+        when = time.strftime(" of %Y-%m-%d %H:%M", ended)
+    except OSError:
+        when = ""
+    files.move(to)
+    return f"the results of the earlier study{when} are now in {to.results_dir}"
 
 
-def _given_info(space: TuningSpace) -> ModelInfo | None:
-    """What the configuration itself says about the model; None if it does not give the number of parameters."""
-    info = model_info(dict(space.config.autotuning.model_info or {}))
-    return info if info.params else None
+def restore(study: Study, space: TuningSpace, known: StudyRecords) -> None:
+    """Tell a new study what has ended of it."""
+    for end in known.ends.values():
+        trial, result = trial_of(end), result_of(end)
+        if trial.phase == "profile":
+            found = ModelInfo(**end["info"]).as_metrics() if end.get("info") else {}
+            result = result.replace(metrics={**result.metrics, **found})
+        else:
+            result = with_goal(result, space.config.autotuning.metric, space.batch_of(trial.point))
+        study.restore(trial, result, float(end.get("elapsed", 0.0)))
+
+
+# -- for those who look at it ------------------------------------------------------------------------
+
+
+def in_common_words(known: StudyRecords) -> StudyRecords:
+    """The records with goals, and metrics with units, as those of a study of a program have them."""
+    found, space = copy(known), _space_of(known)
+    name = space.config.autotuning.metric
+    metric, goal = METRICS[name], goal_of(name)
+    found.begun = {**known.identity, "goals": [{"name": goal.name, "direction": goal.direction}]}
+    found.ends = {}
+    for trial, end in known.ends.items():
+        phase, result = end.get("phase") or end["kind"], result_of(end)
+        if phase != "profile":
+            result = with_goal(result, name, space.batch_of(end["point"]))
+        rest = dict(result.metrics)
+        value, own = rest.pop(goal.name, None), rest.pop(metric.key, None)
+        figures = {goal.name: value, name: own} if metric.clocked else {goal.name: value, CLOCK: result.samples}
+        scales = {goal.name: metric.scale, name: metric.scale}
+        told = {each: value / scales.get(each, 1.0) for each, value in figures.items() if value is not None}
+        units = {goal.name: metric.unit, **({name: metric.unit} if metric.clocked else {CLOCK: "samples/s"})}
+        ending = {**end["ending"], "cause": result.cause, "reason": result.reason}
+        found.ends[trial] = {**end, "ending": ending, "phase": phase, "figures": {**told, **rest}, "units": units}
+    return found
+
+
+def answer_of(known: StudyRecords) -> Answer:
+    """What the study itself would answer, made again of its journal."""
+    identity = known.identity
+    space = _space_of(known)
+    names = ("confidence", "effect", "seconds", "side_by_side")
+    bounds: dict[str, Any] = {name: identity[name] for name in names if name in identity}
+    study = make_study(Stages(space, _world(identity)), **bounds)
+    restore(study, space, known)
+    return study.answer
+
+
+def _space_of(known: StudyRecords) -> TuningSpace:
+    identity = known.identity
+    config = check_config(Document("", dict(identity["config"]), {}))
+    return read_space(config, _world(identity), identity["args"])
+
+
+def _world(identity: Mapping[str, Any]) -> int:
+    return int(identity["nodes"]) * int(identity["slots"])

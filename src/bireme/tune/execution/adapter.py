@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from bireme import isolated
 from bireme.logs.lines import SINCE
@@ -15,6 +15,7 @@ from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
 from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Trial
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
@@ -91,33 +92,13 @@ class Blocks(Generic[T]):
         self._busy.pop(name, None)
 
 
-A_co = TypeVar("A_co", bound=Trial, covariant=True)
-
-
-class Asked(Protocol[A_co]):
-    """What proposes the trials: a study."""
-
-    def ask(self) -> A_co | None:
-        """The next trial, which is then pending; None if there is nothing to start now, or ever (see ``over``)."""
-
-    @property
-    def over(self) -> str:
-        """Why nothing is left to start; "" while something is left or pending."""
-
-    def drop(self, name: str) -> None:
-        """A pending trial was not measured: it may be proposed again."""
-
-    def give_up(self, name: str) -> None:
-        """A pending trial cannot be measured, for no reason of its own: it is not proposed again."""
-
-
-class TrialRuns(ABC, Generic[T]):
+class TrialRuns(ABC):
     """A study's adapter: makes a trial an experiment. A subclass delivers its point, and reads what it measured."""
 
-    def __init__(self, study: Asked[T], setting: Setting) -> None:
+    def __init__(self, study: Study, setting: Setting) -> None:
         self._study, self._setting = study, setting
-        self._pending: dict[str, T] = {}
-        self._blocks: Blocks[T] = Blocks(study.ask)
+        self._pending: dict[str, Trial] = {}
+        self._blocks: Blocks[Trial] = Blocks(study.ask)
 
     @property
     def stop_reason(self) -> str:
@@ -134,7 +115,7 @@ class TrialRuns(ABC, Generic[T]):
         return Task(key=trial.name, shape=self._setting.shape, seconds=seconds, pinned=self._blocks.pinned(trial))
 
     @abstractmethod
-    def _predicted(self, trial: T) -> float | None:
+    def _predicted(self, trial: Trial) -> float | None:
         """The predicted duration of a trial; None if unknown."""
 
     @abstractmethod
@@ -192,7 +173,7 @@ class TrialRuns(ABC, Generic[T]):
         """Seconds until a run has certainly left nothing on other nodes."""
         return self._setting.launch.settling(reservation, end.report)
 
-    def _ended(self, name: str) -> T:
+    def _ended(self, name: str) -> Trial:
         """A trial is not pending any more."""
         self._blocks.ended(name)
         return self._pending.pop(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
@@ -74,7 +74,7 @@ class StudyRun:
 
     def __init__(
         self,
-        trials: TrialRuns[Any],
+        trials: TrialRuns,
         scheduler: Scheduler,
         journal: Journal,
         callback: Callback,

@@ -30,7 +30,7 @@ _EVERY, _EVERY_MEMORY = 0.25, 0.05
 """Seconds between two polls of the figures of a running trial, and at its memory."""
 
 
-class ProgramTrials(TrialRuns[Trial]):
+class ProgramTrials(TrialRuns):
     """The study's adapter for any program.
 
     Args:

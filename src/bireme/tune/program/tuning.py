@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from bireme.errors import BadInputError
 from bireme.planning.exports import TUNER
@@ -22,6 +21,7 @@ from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space.points import Point
 from bireme.tune.store import warm_start
 from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import LOCK
 from bireme.tune.store.records import Record, StudyRecords
 from bireme.tune.store.resume import Successor, resume
 from bireme.tune.study.study import Study
@@ -39,8 +39,10 @@ class ProgramStudy:
     folders: tuple[str, ...]
     bounds: Mapping[str, object]
     study: Study
-    trials: TrialRuns[Any]
+    trials: TrialRuns
     left_out: Mapping[str, object] = {}
+    search_left: int | None = None
+    lock = LOCK
 
     def __init__(self, spec: StudySpec, setting: Setting, real: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         self._spec, self._real = spec, real

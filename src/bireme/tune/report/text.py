@@ -57,9 +57,10 @@ def answer_lines(study: StudyView) -> list[str]:
 
 def preferred(study: StudyView) -> int | None:
     """What DeepSpeed's figure of one run is best for, where the rounds have shown that something else is."""
-    if study.kind != "deepspeed" or not study.finalists:
+    own = study.goals[0].name.removesuffix(f" {CLOCK}") if study.goals else ""
+    if study.kind != "deepspeed" or not study.goals or own == study.goals[0].name:
         return None
-    means = study.means()
+    means = study.means(own)
     first = (max if study.goals[0].maximized else min)(means, key=means.__getitem__, default=study.best)
     return None if first == study.best or first in study.ties else first
 
@@ -90,7 +91,9 @@ def described(study: StudyView, config: int) -> str:
     text = study.configurations[config].text
     for goal in study.goals[: 2 if study.answer.front else 1]:
         if (mean := study.mean(config, goal.name)) is not None:
-            text += f"{',' if goal != study.goals[0] else ' '} {goal.name} {scaled(mean, goal.unit)}"
+            shown = scaled(mean, goal.unit)
+            named = f"{shown} {CLOCK}" if goal.name.endswith(CLOCK) else f"{goal.name} {shown}"
+            text += f"{',' if goal != study.goals[0] else ' '} {named}"
     answer = study.answer
     if study.kind == "deepspeed":
         return f"{text}, {answer.text}" if config == answer.best else text
@@ -252,7 +255,8 @@ def _configurations(study: StudyView) -> str:
     ranked = sorted(runs, key=lambda config: (config not in means, sign * means.get(config, 0.0)))
     measured = dict.fromkeys(name for trial in study.ended for name in trial.figures)
     goals = [each.name for each in study.goals]
-    also = [CLOCK] if study.kind == "deepspeed" else list(measured)
+    own = [name.removesuffix(f" {CLOCK}") for name in goals]
+    also = [*own, CLOCK] if study.kind == "deepspeed" else list(measured)
     names = [*goals, *(name for name in also if name in measured and name not in goals)]
     columns = [(study.means(name), study.units.get(name, "")) for name in names]
 
@@ -264,7 +268,8 @@ def _configurations(study: StudyView) -> str:
             causes = ", ".join(dict.fromkeys(trial.cause for trial in own))
             yield study.configurations[config].text, str(len(own)), *cells, took, causes
 
-    text = table(("configuration", "runs", *names, "took", "end"), rows())
+    heads = [CLOCK if name.endswith(CLOCK) else name for name in names]
+    text = table(("configuration", "runs", *heads, "took", "end"), rows())
     return text if len(ranked) <= _ROWS else f"{text}\n(and {len(ranked) - _ROWS} more: bireme tune report)"
 
 
@@ -272,7 +277,7 @@ def _finalists(study: StudyView) -> str:
     """What the paired rounds have shown of each finalist."""
     if not study.finalists:
         return ""
-    by_clock = study.finalists[0].goal == CLOCK
+    by_clock = study.finalists[0].goal.endswith(CLOCK)
     goal = ("goal",) if len(study.goals) > 1 else ()
     head = ("finalist", *goal, "rounds", f"x {study.reference}{f' {CLOCK}' if by_clock else ''}", study.sure, "verdict")
     rows = (

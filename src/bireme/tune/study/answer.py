@@ -159,6 +159,53 @@ def _runs(measurements: Measurements, point: Point) -> int:
     return sum(run.values is not None for run in measurements.of(point))
 
 
+def without_default(
+    measurements: Measurements, best: Point | None, rounds: Confirmation | None, effect: float
+) -> Answer:
+    """What is known in a study without a default: all are compared with the best.
+
+    Args:
+        measurements: of the study.
+        best: by the search; what the rounds compare with.
+        rounds: the paired rounds, if there were any.
+        effect: the smallest relative difference that matters.
+    """
+    if best is None:
+        return Answer(best=None, baseline={}, text="no configuration worked")
+    known = Answer(
+        best=best,
+        baseline=best,
+        promising=best,
+        noise=measurements.noise()[0],
+        seconds=measurements.seconds(best),
+        text=f"by {counted(len(measurements.scores(best)), 'run')}",
+    )
+    working = [] if rounds is None else [each for each in (best, *rounds.finalists) if not rounds.failed(each)]
+    if rounds is None or not rounds.last or not working:
+        return known
+    leader = max(working, key=lambda each: rounds.versus(each).mean)
+    others = [each for each in working if each != leader]
+    against = [(each, rounds.versus(each, leader)) for each in others]
+    confirmed = bool(others) and all(versus.high < 0 for _, versus in against)
+    count = max((versus.count for _, versus in against), default=rounds.last)
+    words = "confirmed in" if confirmed else "leading in"
+    return known.replace(
+        best=leader,
+        baseline=leader,
+        promising=leader,
+        confirmed=confirmed,
+        rounds=count,
+        ties=tuple(
+            each
+            for each, versus in against  # who has left after fewer rounds was worse
+            if versus.count >= min(3, count) and versus.high >= 0 and versus.plausible(-math.log1p(effect))
+        ),
+        compared=tuple(_compared(measurements, 0, each, versus) for each, versus in against if versus.count),
+        seconds=measurements.seconds(leader),
+        text=f"{words} {counted(count, 'paired round')}",
+    )
+
+
 def _cheaper(measurements: Measurements, leader: Point, near: Sequence[Point]) -> Point:
     """The one of the points near the leader that takes the least time if that is clearly less; else the leader."""
     cheapest = min(near, key=measurements.seconds, default=leader)

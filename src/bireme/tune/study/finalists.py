@@ -54,6 +54,7 @@ def choose(
     *,
     effect: float,
     room: Callable[[Sequence[Point]], int],
+    least_runs: int = LEAST_RUNS,
 ) -> list[Point]:
     """The finalists.
 
@@ -63,6 +64,7 @@ def choose(
         baseline: what they are compared with, itself no finalist.
         effect: the smallest relative difference that matters.
         room: how many of some points, from the first on, can be finalists; at least one.
+        least_runs: with this many runs, a point may be a finalist though the model does not believe in it.
     """
     known = estimates(sampler, measured)
     if len(measured.goals) > 1:
@@ -79,7 +81,7 @@ def choose(
         and mean + _LIKELY * math.hypot(deviation, best[1]) >= best[0]
         and mean - base[0] + _LIKELY * math.hypot(deviation, base[1]) >= math.log1p(effect)
     ]
-    by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= LEAST_RUNS]
+    by_their_runs = [each.point for each in candidates(measured, baseline, effect) if each.runs >= least_runs]
     pairs = itertools.zip_longest(by_their_runs, by_the_model)
     likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
     return likely[: room(likely)]

@@ -47,9 +47,12 @@ class Measurements:
         """
         if result.cause in ("ok", "pruned") and (why := self._diverged(result)):
             result = result.replace(cause="no metric", reason=why)
-        values = tuple(self._values(trial, result)) if result.cause in ("ok", "pruned") else None
+        measured = result.cause in ("ok", "pruned") and trial.phase != "profile"
+        values = tuple(self._values(trial, result)) if measured else None
         run = FinishedTrial(trial, result, values)
         self.runs.append(run)
+        if trial.phase == "profile":
+            return run
         self._by_point.setdefault(key_of(trial.point), []).append(run)
         if result.cause in ("failed", "no metric"):
             self._failed.add(key_of(trial.point))
@@ -60,8 +63,8 @@ class Measurements:
 
     @property
     def searched(self) -> list[FinishedTrial]:
-        """All runs but those in paired rounds: after these, a study that is resumed must not search on."""
-        return [run for run in self.runs if not run.trial.paired]
+        """All runs of points but those in paired rounds: after these, a study that is resumed must not search on."""
+        return [run for run in self.runs if not run.trial.paired and run.trial.phase != "profile"]
 
     def in_phase(self, phase: Phase) -> list[FinishedTrial]:
         """The runs of a phase."""

@@ -70,6 +70,8 @@ def next_point(
     baseline: Point,
     effect: float,
     running: Collection[str] = (),
+    *,
+    near: float | None = None,
 ) -> Point | None:
     """The point that runs again; None if all that may be the best can be finalists, or are known well enough.
 
@@ -78,10 +80,16 @@ def next_point(
         baseline: what points are compared with; it runs as often as they do.
         effect: the smallest relative difference that matters.
         running: the keys of points that run again now, once for each run.
+        near: what is behind the best by more than this part does not run again, though nothing is known of the noise;
+            None: what is known of it decides.
     """
     noise, freedom = measured.noise()
-    if noise is not None and freedom < _SURE:
-        once = [each for each in map(partial(_candidate, measured), measured.working()) if each.runs == 1]
+    if freedom < _SURE and (noise is not None or near is not None):
+        known = list(map(partial(_candidate, measured), measured.working()))
+        if near is not None:
+            floor = max(each.mean for each in known) + math.log1p(-near)
+            known = [each for each in known if each.mean >= floor]
+        once = [each for each in known if each.runs == 1 and len(known) > 1]
         best = max(once, key=lambda each: each.mean, default=None)
         return None if best is None or key_of(best.point) in running else best.point
     able = candidates(measured, baseline, effect)

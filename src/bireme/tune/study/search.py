@@ -167,6 +167,8 @@ class DefaultFirst(PointSearch):
 
     def reason(self, finished: Measurements) -> str:
         """Why it proposes nothing more."""
+        if not finished.working():
+            return "nothing works"
         if self._space.size == 1:
             return "nothing varies: there is only one point"
         return "no other point is expected to be better"

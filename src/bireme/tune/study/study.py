@@ -27,6 +27,7 @@ from bireme.tune.study.finalists import MOST, choose, estimates
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.pruner import reason_to_prune
+from bireme.tune.study.screening import LEAST_RUNS
 from bireme.tune.study.search import DefaultFirst, Proposal, Sampler
 from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Forecast, Goal, Objective, Trial
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, TrialResult
@@ -102,6 +103,9 @@ class Study:
             ``off``, or ``sure``: until the answer is, or the budget is spent (the default with a budget).
         sampler: what is tried before the best is run again.
         names: of trials.
+        has_default: whether points are compared with a default; else with the one that the search finds the best.
+        near: what is behind the best by more than this part is not run again; None: the noise decides.
+        besides: further points that are finalists, by the runs of the study.
     """
 
     def __init__(
@@ -122,6 +126,9 @@ class Study:
         confirm: str | None = None,
         sampler: Sampler | None = None,
         names: Names = numbered,
+        has_default: bool = True,
+        near: float | None = None,
+        besides: Callable[[Measurements], Sequence[Point]] = lambda _: (),
     ) -> None:
         self._space: Points = _space(space) if isinstance(space, Mapping) else space
         self._goals: tuple[Goal, ...] = (*goals, *_named(maximize, "maximize"), *_named(minimize, "minimize"))
@@ -136,7 +143,7 @@ class Study:
         self._sampler: Sampler = sampler or DefaultFirst(
             search, self._space, seed, options, goals=len(self._goals), trials=trials
         )
-        self._name = names
+        self._name, self._has_default, self._near, self._besides = names, has_default, near, besides
         self._default: dict[str, object] = dict(self._space.default)
         self._pending: dict[str, Trial] = {}
         self._asked: dict[str, float] = {}
@@ -326,7 +333,7 @@ class Study:
         if self._share == 0:
             return None
         running = [key_of(each.point) for each in self._pending.values()]
-        point = screening.next_point(self._measured, baseline, self._effect, running)
+        point = screening.next_point(self._measured, baseline, self._effect, running, near=self._near)
         return None if point is None else Proposal(point=point, phase="screen")
 
     def _room(self, points: Sequence[Point]) -> int:
@@ -345,16 +352,21 @@ class Study:
             return None
         finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
         # With the same budget, which has less room now, no others are chosen; with a larger one some join.
-        chosen = choose(self._sampler, self._measured, baseline, effect=self._effect, room=self._room)
+        least = LEAST_RUNS if self._near is None else 1
+        chosen = choose(self._sampler, self._measured, baseline, effect=self._effect, room=self._room, least_runs=least)
+        if besides := [each for each in self._besides(self._measured) if each != baseline and each not in chosen]:
+            chosen = [*besides, *chosen][: self._room([*besides, *chosen])]
         finalists.update((key_of(point), point) for point in chosen)
         if not finalists:
             return None
+        # Where any point may win against any other, each pair has its part of the error.
+        pairs = 1.0 if self._has_default else (len(finalists) + 1) / 2
         confirmation = Confirmation(
             baseline,
             list(finalists.values()),
             len(self._goals),
             self._measured.score,
-            confidence=self._confidence,
+            confidence=1 - (1 - self._confidence) / pairs,
             effect=self._effect,
             seed=self._seed,
             searched=self._measured.scores,
@@ -385,13 +397,31 @@ class Study:
         if rounds is not None:
             plan = rounds.confirmation.plan(rounds.last + 1)
             return (plan and self._too_little(plan)) or "no difference that matters is undecided"
-        if self._baseline is None:
-            return "nothing works"
-        if self._share_spent and self._space.size > 1 and self._sampler.propose(self._measured, ()) is not None:
+        if (
+            self._baseline is not None
+            and self._share_spent
+            and self._space.size > 1
+            and self._sampler.propose(self._measured, ()) is not None
+        ):
             return "what is left of the budget is too little to try another point"
         return self._sampler.reason(self._measured)
 
     # -- budget ----------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> list[Trial]:
+        """The trials that were asked for, and have not ended."""
+        return list(self._pending.values())
+
+    @property
+    def finished(self) -> Measurements:
+        """The trials that have ended."""
+        return self._measured
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """What the paired rounds compare; None before the first of them."""
+        return self._rounds.confirmation if self._rounds is not None else None
 
     @property
     def _begun(self) -> int:
@@ -490,8 +520,14 @@ class Study:
 
     @property
     def _baseline(self) -> Point | None:
-        """The default; the first point that works if that does not; None if nothing works."""
+        """The default; the first point that works if that does not; None if nothing works.
+
+        Without a default: what the rounds compare with, or the best by its own runs.
+        """
         working = self._measured.working()
+        if not self._has_default:
+            best = max(working, key=lambda point: statistics.fmean(self._measured.scores(point)), default=None)
+            return self._rounds.confirmation.baseline if self._rounds is not None else best
         return self._default if self._default in working else next(iter(working), None)
 
     @property
@@ -499,6 +535,10 @@ class Study:
         """What is known now."""
         promising = max(estimates(self._sampler, self._measured), key=lambda each: each[0], default=None)
         rounds = self._rounds or (self._first_rounds() if self._earlier else None)
+        if not self._has_default:
+            compared = rounds.confirmation if rounds is not None else None
+            best = compared.baseline if compared is not None else self._baseline
+            return answering.without_default(self._measured, best, compared, self._effect)
         return answering.answer(
             self._measured,
             self._default,

@@ -127,7 +127,8 @@ class Answer(Value):
     Attributes:
         best: the point to use; None if nothing worked. It is the one that is confirmed to be better than the baseline;
             if none is, the best by estimate, or the baseline if no other seems to be better by what matters.
-        baseline: what the ratios refer to: the default, or the first point that worked if the default does not.
+        baseline: what the ratios refer to: the default, or the first point that worked if the default does not; without
+            any default it is ``best``.
         confirmed: whether ``best`` is better than the baseline with the confidence of the study.
         ratio: how many times as good as the baseline ``best`` is (see `Compared`); ``low`` and ``high`` likewise, if it
             is confirmed.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed.reading import decoded, looks_like_one
+from bireme.tune.deepspeed.config import decoded, looks_like_one
 from bireme.value import Value
 
 CONFIG_FLAG = "--deepspeed_config"
@@ -34,7 +34,7 @@ def find_config(args: Sequence[str]) -> ConfigWord:
     """Find the configuration in the script's arguments: ``--deepspeed_config FILE``, or ``--deepspeed FILE``.
 
     ``--flag=FILE`` works too; the last of several counts, as in ``argparse``. The value may also be the configuration
-    itself in base64 (`reading.read_document` reads both).
+    itself in base64 (`config.read_document` reads both).
 
     Raises:
         BadInputError: the arguments name no configuration.
