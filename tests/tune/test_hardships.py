@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bireme.cli.parser import parse
-from bireme.cli.tune import make_request
+from bireme.cli.tune_words import deepspeed_study
 from bireme.options.table import select
 from bireme.tune.store.journal import Journal
 from tests import needs
@@ -302,8 +302,9 @@ def test_a_port_that_is_taken_beforehand(desk):
 def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words, shape, real):
     """Also where the first nodes are too small for it."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "autotuning": {"enabled": true}}')
     parsed = parse(select("run"), [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
-    request = make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
+    request = deepspeed_study(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
     assert str(request.setting.shape) == shape
     hosts = f"--hosts={words.split()[1]}"
     assert " ".join(request.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from bireme.cli.parser import parse
-from bireme.cli.tune import make_request
-from bireme.cli.tune_words import NOT_SHARED, words_of
+from bireme.cli.tune_words import NOT_SHARED, deepspeed_study, words_of
 from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.resources import devices, nvidia
@@ -65,6 +64,7 @@ def request_of(tmp_path, monkeypatch):
     """What a command line asks the tuner for, on a machine with these NVIDIA GPUs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "autotuning": {"enabled": true}}')
     sizes = {"0": 80, "1": 40, "2": 16, "3": 24}
 
     def discover(accelerator, environ, root="/"):
@@ -78,7 +78,9 @@ def request_of(tmp_path, monkeypatch):
 
     def make(words, **environ):
         parsed = parse(RUN, [*shlex.split(words), "train.py", "--deepspeed_config", "ds.json"])
-        return make_request(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ(**environ))
+        return deepspeed_study(
+            parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ(**environ)
+        )
 
     return make
 

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
+from signal import SIGPIPE
 
-from bireme import isolated
-from bireme.cli import tune_program
+from bireme import isolated, jsontext
 from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec, refuse_duplicate_starts
-from bireme.cli.tune_words import make_setting, real_words, shown_to_the_end, with_accelerator
-from bireme.errors import OK, BadInputError, similar
-from bireme.logs.console import printable, show
-from bireme.node import activation
+from bireme.cli.tune_words import DECLARES, deepspeed_study, of_file, program_study
+from bireme.errors import OK, BadInputError, BiremeError, similar
+from bireme.logs.console import complain, printable, show
+from bireme.logs.sink import is_gone
 from bireme.options import conflicts
 from bireme.options.table import select
 from bireme.resources import program
 from bireme.tune import requirements
-from bireme.tune.execution.launch import gpu_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
-    from bireme.tune.launcher import Result
+    from bireme.tune.launcher import Adapter, Result
+    from bireme.tune.store.stored_study import Study
+
+_NOTHING_WORKS = 1
+"""Exit code of a study in which no configuration worked."""
+
+_TYPED = {"--autotuning": "bireme tune"}
+"""What the user has typed instead of an option."""
+
+_SAYS_SO = (*DECLARES, "maximize", "minimize", "limit", "warm_start")
+_FOR_ASK_TELL = (
+    *(*DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "confirm", "search", "seed"),
+    *("ask_tell", "autotuning", "quiet", "results_dir"),
+)
 
 _IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "results_dir": "results_dir"}
 """Options about any program, and the keys of the section ``autotuning`` that say the same."""
@@ -50,13 +60,14 @@ def main(argv: list[str]) -> int:
         show(help_page("tune", everything=parsed.options["help_all"]))
         return OK
     parsed = enter(parsed)
-    if tune_program.is_one(parsed):
-        if not parsed.options["init"]:
-            requirements.check("bireme tune")
-        return tune_program.carry_out(parsed, argv)
+    if _is_program_study(parsed):
+        if parsed.options["init"]:
+            return _init()
+        requirements.check("bireme tune")
+        return _ask_tell(parsed) if parsed.options["ask_tell"] else _tune_program(parsed, argv)
     if not parsed.command:
         raise BadInputError("nothing to tune", hint=_SUCH)
-    conflicts.refuse(conflicts.of_options(parsed.options), tune_program.TYPED)
+    conflicts.refuse(conflicts.of_options(parsed.options), _TYPED)
     for name, key in _IN_THE_SECTION.items():
         if parsed.options[name]:
             what = "tunes a DeepSpeed configuration, which says that itself"
@@ -72,6 +83,41 @@ def _refuse_misspelt(argv: list[str]) -> None:
         raise BadInputError(f"no such program or command: {word}", hint=f"did you mean: bireme tune {near}")
 
 
+def _is_program_study(parsed: Parsed) -> bool:
+    """Whether the command line describes a study of a program, not of a DeepSpeed configuration."""
+    return (
+        parsed.options["init"]
+        or parsed.options["ask_tell"]
+        or _is_study_file(parsed)
+        or any(parsed.options[name] for name in _SAYS_SO)
+    )
+
+
+def _is_study_file(parsed: Parsed) -> bool:
+    return bool(parsed.command) and parsed.command[0].endswith(".toml")
+
+
+# -- studies ----------------------------------------------------------------------------------------
+
+
+def _tune_program(parsed: Parsed, argv: list[str]) -> int:
+    """Run the study of a parsed command line, or that of the file which it names; return the exit code.
+
+    Args:
+        argv: the same, as it was typed.
+    """
+    file = None
+    if _is_study_file(parsed):
+        parsed, file = of_file(parsed, argv)
+    try:
+        conflicts.refuse(conflicts.of_options(parsed.options), _TYPED)
+        parsed = in_active_environment(parsed, os.environ)
+        study = program_study(parsed, os.environ, file.declaration if file else None)
+    except BadInputError as error:
+        raise (file.located(error, argv) if file else error) from None
+    return _run(study, _show_program, quiet=parsed.options["quiet"])[0]
+
+
 def carry_out(parsed: Parsed) -> int:
     """Tune the job of a parsed command line; with ``--autotuning run``, then run it. Return the exit code."""
     code, best = study(in_active_environment(parsed, os.environ))
@@ -84,27 +130,38 @@ def study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
     """Tune the job; return the exit code, and the command of the job with the best configuration if that is OK."""
     requirements.check("bireme tune")
     conflicts.refuse(conflicts.of_options(parsed.options))
-    from bireme.tune.progress import any_text
+    return _run(deepspeed_study(parsed, os.environ), _show_deepspeed, quiet=parsed.options["quiet"])
+
+
+def _run(adapter: Adapter, show: Callable[[Result], None], *, quiet: bool) -> tuple[int, tuple[str, ...]]:
+    """Run a study, and print what it has found; return the exit code, and the command of the real job if that is OK."""
+    from bireme.tune.launcher import tune
+    from bireme.tune.progress import any_text, callback
 
     with any_text(sys.stdout):
-        return _study(parsed)
-
-
-def _study(parsed: Parsed) -> tuple[int, tuple[str, ...]]:
-    from bireme.tune.launcher import tune
-    from bireme.tune.progress import callback
-
-    study = make_study(parsed, os.environ)
-    result = tune(study, lambda living: callback(living, quiet=parsed.options["quiet"]))
-    gone = shown_to_the_end(lambda: _show(result))
+        result = tune(adapter, lambda living: callback(living, quiet=quiet))
+        gone = _shown_to_the_end(lambda: show(result))
     if signum := result.conclusion.signum or gone:
         return 128 + signum, ()
-    if not result.job.command:
-        return tune_program.NOTHING_WORKS, ()
-    return OK, result.job.command
+    return OK if result.job.command else _NOTHING_WORKS, result.job.command
 
 
-def _show(result: Result) -> None:
+def _shown_to_the_end(show: Callable[[], None]) -> int:
+    """Write the result of a study; return SIGPIPE if the reader of stdout is gone, else 0.
+
+    Raises:
+        BiremeError: stdout cannot be written for another reason.
+    """
+    try:
+        show()
+    except OSError as error:
+        if not is_gone(error):
+            raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
+        return SIGPIPE
+    return 0
+
+
+def _show_deepspeed(result: Result) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words
@@ -121,39 +178,106 @@ def _show(result: Result) -> None:
         print(f"  {shlex.join(shown)}", flush=True)
 
 
-def make_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStudy:
-    """The study that a parsed command line describes.
+def _show_program(result: Result) -> None:
+    import shlex
 
-    Raises:
-        BadInputError: the job cannot be tuned as described; nothing has been started.
-    """
-    from bireme.tune.deepspeed.command import find_config
-    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
+    from bireme.planning.masking import masked_words
+    from bireme.tune.program.files import BEST_COMMAND
 
-    options = with_accelerator(parsed.options)
-    parsed = parsed.replace(options=options)
-    spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
-    refuse_duplicate_starts(spec, environ)
-    find_config(spec.program.args)  # first, as it needs no look at the nodes
-    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
-    setting = make_setting(parsed, spec, environ)
-    return DeepSpeedStudy(
-        setting,
-        ("bireme", "run", *real_words(parsed, setting), spec.program.target),
-        by_file=options["config_as"] == "file",
-        capacity=gpu_memory(spec, environ),
-        **_bounds(options),
+    print(printable(result.summary), end="", flush=True)
+    if result.conclusion.signum:
+        print("interrupted: the same command resumes the study")
+    for what, job in (("the real job", result.job), ("or, as it was", result.baseline)):
+        # An export may be secret, but not what was found.
+        pairs = zip(job.command, masked_words(job.command), strict=True)
+        shown = [word if word in job.exports else mask for word, mask in pairs]
+        if shown:
+            print(f"  {what}:  {printable(shlex.join(shown))}")
+        if job == result.job and shown != list(job.command):
+            print(f"  with the values hidden here: {os.path.join(result.folder, BEST_COMMAND)}")
+    if result.answer.best is not None:
+        print(f"  a page about it:  bireme tune report {shlex.quote(os.path.relpath(result.folder))}")
+    sys.stdout.flush()
+
+
+# -- an example, and studies that others drive -------------------------------------------------------
+
+
+def _init() -> int:
+    from bireme.tune.define.study_file import EXAMPLE, write_example
+
+    write_example()
+    show(f"{EXAMPLE} is written; edit it, and type: bireme tune {EXAMPLE}\n")
+    return OK
+
+
+def _ask_tell(parsed: Parsed) -> int:
+    from bireme.tune.define.spec import StudySpec
+    from bireme.tune.store.stored_study import Study
+
+    if parsed.command:
+        raise BadInputError("--ask_tell runs no program", hint=f"leave out {parsed.command[0]}")
+    absent = parse(select("tune"), ()).options
+    for name, value in parsed.options.items():
+        if name not in _FOR_ASK_TELL and value != absent[name]:
+            hint = "tell such trials as failed" if name == "limit" else "leave it out"
+            raise BadInputError("does not apply to --ask_tell, which runs no program", hint=hint, where=f"--{name}")
+    places = [f"{{{name}}}" for text in parsed.options["param"] if not (name := text.partition("=")[0]).startswith("-")]
+    spec = StudySpec.of(parsed.options, places)
+    return _serve(Study(spec.declaration.space, spec.measure.goals, storage=spec.results_dir, **spec.bounds))
+
+
+def _serve(study: Study) -> int:
+    """Answer requests until stdin ends, each line with a line on stdout; ``docs/tuning-any-program.md`` lists them."""
+    for note in study.notes:
+        complain(note)
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        try:
+            reply = _reply(study, _request(line))
+        except BadInputError as error:
+            reply = {"error": str(error)}
+        print(jsontext.dumps(reply), flush=True)
+    return OK
+
+
+def _request(line: str) -> Mapping[str, Any]:
+    try:
+        request = jsontext.loads(line, finite=True)
+    except ValueError as error:
+        raise BadInputError(f"not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise BadInputError("not a JSON object", hint='write {"ask": true}, {"tell": NAME, …} or {"answer": true}')
+    return request
+
+
+def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    if "ask" in request:
+        trial = study.ask()
+        if trial is None:
+            return {"trial": None, "over": study.over}
+        return {"trial": trial.as_dict()}
+    if "propose" in request:
+        point = request["propose"]
+        if not isinstance(point, dict):
+            raise BadInputError("propose: an object with a value for each parameter is expected")
+        trial = study.propose(point)
+        return {"trial": trial.as_dict()}
+    if "tell" in request:
+        return _tell(study, request)
+    if "answer" in request:
+        return {"answer": study.answer.as_dict()}
+    raise BadInputError(
+        f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, propose, tell, answer"
     )
 
 
-def _bounds(options: Mapping[str, Any]) -> dict[str, Any]:
-    """How sure the winner must be; with ``--confidence 0`` every configuration is run once.
-
-    Raises:
-        BadInputError: a number is not one of percent.
-    """
-    from bireme.tune.define.spec import shares
-
-    if options.get("confidence") in ("0", "0%"):
-        return {"confidence": None, "seconds": options.get("budget")}
-    return {**shares(options), "seconds": options.get("budget")}
+def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
+    name, figures = str(request["tell"]), request.get("figures", {})
+    result = study.result_of(name, str(request.get("failed", "")), figures)
+    numbers = (*(figures.values() if isinstance(figures, dict) else ("",)), request.get("seconds", result.seconds))
+    if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers):
+        raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
+    study.tell(name, result.replace(seconds=float(numbers[-1])))
+    return {"told": name}

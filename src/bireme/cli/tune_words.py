@@ -1,25 +1,34 @@
-"""What the tuner's experiments have in common, from the parsed command line: the options of their runs."""
+"""Turns a parsed command line into a study: its trials, what it is to find, and the options of the real job."""
 
 from __future__ import annotations
 
-from signal import SIGPIPE
+import os
+import shutil
 
-from bireme.cli.spec import tuning_width
-from bireme.errors import BadInputError, BiremeError
-from bireme.logs.sink import is_gone
+from bireme.cli.parser import Parsed, enter, parse
+from bireme.cli.spec import job_spec, refuse_duplicate_starts, tuning_width
+from bireme.errors import BadInputError
+from bireme.node import activation
 from bireme.options.table import OPTIONS, select
+from bireme.resources import program
 from bireme.tune.execution.adapter import Setting
-from bireme.tune.execution.launch import Launch, ResourcePool, resource_pool
+from bireme.tune.execution.launch import Launch, ResourcePool, gpu_memory, resource_pool
 from bireme.tune.execution.slots import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
-    from bireme.cli.parser import Parsed
     from bireme.job import JobSpec
     from bireme.options.option import Option
+    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
+    from bireme.tune.define.declarations import Declaration
+    from bireme.tune.define.study_file import StudyFile
+    from bireme.tune.program.tuning import ProgramStudy
+
+DECLARES = ("param", "env", "in", "when", "constraint", "default")
+"""Options that say what varies."""
 
 GIT = "git"
 """The value of ``--ship`` without a folder."""
@@ -58,21 +67,6 @@ def make_setting(parsed: Parsed, spec: JobSpec, environ: Mapping[str, str]) -> S
         order=options["order"],
         ships=_ships(options),
     )
-
-
-def shown_to_the_end(show: Callable[[], None]) -> int:
-    """Write the result of a study; return SIGPIPE if the reader of stdout is gone, else 0.
-
-    Raises:
-        BiremeError: stdout cannot be written for another reason.
-    """
-    try:
-        show()
-    except OSError as error:
-        if not is_gone(error):
-            raise BiremeError(f"stdout cannot be written: {error.strerror}") from error
-        return SIGPIPE
-    return 0
 
 
 def real_words(parsed: Parsed, setting: Setting) -> tuple[str, ...]:
@@ -134,3 +128,112 @@ def _words(option: Option, value: object) -> list[str]:
     if isinstance(value, tuple):
         value = ":".join(map(str, value))
     return [f"{name}={value}"]
+
+
+# -- a study of a program ---------------------------------------------------------------------------
+
+
+def of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
+    """The command line that a study file describes, and the file; options on the command line take precedence."""
+    from bireme.tune.define.study_file import read_study
+
+    path, *more = parsed.command
+    if more:
+        raise BadInputError(f"nothing may follow a study file: {more[0]}", hint=f"put options before {path}")
+    for name in DECLARES:
+        if parsed.options[name]:
+            raise BadInputError(f"--{name} and a study file exclude each other", hint=f"write it into {path}")
+    study = read_study(path)
+    study = study.without(
+        goals=bool(parsed.options["maximize"] or parsed.options["minimize"]), limits=parsed.options["limit"]
+    )
+    for each in study.options:
+        try:
+            parse(select("tune"), (each.text,))
+        except BadInputError as error:
+            raise study.located(error) from None
+    typed = argv[: len(argv) - 1]
+    words = [*study.words, *(word for word in typed if word != "--"), "--", *study.command]
+    entered = parsed.options["cwd"]  # now an absolute path
+    parsed = parse(select("tune"), words)
+    parsed = parsed.replace(options={**parsed.options, "cwd": entered}) if entered else enter(parsed)
+    options = {**parsed.options, "autotuning": parsed.options["autotuning"] or "tune"}
+    return parsed.replace(options=options), study
+
+
+def program_study(parsed: Parsed, environ: Mapping[str, str], declaration: Declaration | None = None) -> ProgramStudy:
+    """The study that a parsed command line describes.
+
+    Args:
+        declaration: what varies; None: what the command line declares.
+    """
+    from bireme.tune.define.spec import StudySpec
+    from bireme.tune.program.tuning import ProgramStudy
+
+    parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
+    options = parsed.options
+    spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
+    refuse_duplicate_starts(spec, environ)
+    study = StudySpec.of(options, spec.program.args, declaration)
+    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+    if spec.program.kind == "exec":  # also if it was only found to be an executable file of another language
+        parsed = parsed.replace(options={**options, "no_python": True})
+    setting = make_setting(parsed, spec, environ)
+    real = ("bireme", "run", *real_words(parsed, setting))
+
+    def command(exports: tuple[str, ...]) -> tuple[str, ...]:
+        return (*real, *(word for export in exports for word in ("--export", export)), spec.program.target)
+
+    return ProgramStudy(study, setting, command)
+
+
+def _direct(parsed: Parsed) -> Parsed:
+    """The command line, with ``--no_python`` if its program is no file but a program on PATH."""
+    options = parsed.options
+    if not parsed.command or options["module"] or options["no_python"]:
+        return parsed
+    word = parsed.command[0]
+    if os.path.exists(word) or word.endswith(".py") or os.sep in word or shutil.which(word) is None:
+        return parsed
+    return parsed.replace(options={**options, "no_python": True})
+
+
+# -- a study of a DeepSpeed configuration -----------------------------------------------------------
+
+
+def deepspeed_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStudy:
+    """The study that a parsed command line describes.
+
+    Raises:
+        BadInputError: the job cannot be tuned as described; nothing has been started.
+    """
+    from bireme.tune.deepspeed.command import find_config
+    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
+
+    options = with_accelerator(parsed.options)
+    parsed = parsed.replace(options=options)
+    spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
+    refuse_duplicate_starts(spec, environ)
+    find_config(spec.program.args)  # first, as it needs no look at the nodes
+    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+    setting = make_setting(parsed, spec, environ)
+    return DeepSpeedStudy(
+        setting,
+        ("bireme", "run", *real_words(parsed, setting), spec.program.target),
+        by_file=options["config_as"] == "file",
+        capacity=gpu_memory(spec, environ),
+        **_bounds(options),
+    )
+
+
+def _bounds(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How sure the winner must be; with ``--confidence 0`` every configuration is run once.
+
+    Raises:
+        BadInputError: a number is not one of percent.
+    """
+    from bireme.tune.define.spec import shares
+
+    if options.get("confidence") in ("0", "0%"):
+        return {"confidence": None, "seconds": options.get("budget")}
+    return {**shares(options), "seconds": options.get("budget")}

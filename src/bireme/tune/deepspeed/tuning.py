@@ -83,7 +83,7 @@ class DeepSpeedStudy:
         effect: float = 0.02,
         seconds: float | None = None,
     ) -> None:
-        self.setting, self._real, self._by_file = setting, real, by_file
+        self.setting, self.real, self.capacity, self._by_file = setting, real, capacity, by_file
         self.config = read_config(find_config(setting.args).path)
         self._space = read_space(self.config, setting.shape.size, setting.args)
         self._stages = Stages(self._space, setting.shape.size, capacity=capacity)
@@ -154,7 +154,7 @@ class DeepSpeedStudy:
     def write_best(self, best: Point) -> RealJob:
         """Write the best configuration, and the command of the real job."""
         ds_config, mappings = self._space.ds_config(best), self.config.autotuning.arg_mappings or {}
-        *real, script = self._real
+        *real, script = self.real
         sent = ("--ship_also", self._files.best_config) if self.setting.ships else ()
         command = real_job((*real, *sent, script), self.setting.args, self._files.best_config, ds_config, mappings)
         self._files.write_best(ds_config, command)
