@@ -304,10 +304,10 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "autotuning": {"enabled": true}}')
     parsed = parse(select("run"), [*words.split(), str(CONTRACT), "--deepspeed_config", "ds.json"])
-    request = deepspeed_study(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
-    assert str(request.setting.shape) == shape
+    study = deepspeed_study(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
+    assert str(study.setting.shape) == shape
     hosts = f"--hosts={words.split()[1]}"
-    assert " ".join(request.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
+    assert " ".join(study._real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
 
 
 # -- killed while limits are sought ---------------------------------------------------------------------

@@ -104,7 +104,8 @@ def test_a_study_of_another_user_is_not_continued(tmp_path: Path, part: str, lin
         files.prepare()
         Journal.open(files.path("journal")).close()
         files.write_start("trial-1", ["x"], {})
-        files.write_best(["x"], {"a/b": ""})
+        files.write_copies("best", {"a/b": ""})
+        files.write_best(["x"])
     assert len(str(raised.value).splitlines()) == 2
     if not part:
         assert "bireme tune report" in str(raised.value)
