@@ -29,7 +29,7 @@ from bireme.tune.look import answer_of, read_study
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.export import study_record, trials_csv
 from bireme.tune.report.page import page
-from bireme.tune.report.text import status, status_text, summary
+from bireme.tune.report.text import CLOCK, status, status_text, summary
 from bireme.tune.report.view import view
 from bireme.tune.store import records
 from bireme.tune.study.trial import Answer
@@ -68,10 +68,12 @@ def test_of_studies_made_now(made: list[Path]) -> None:
         if (folder / "summary.txt").exists():
             assert (folder / "summary.txt").read_text().endswith(shown(folder)), folder
         told, again = both_answers(folder)
-        if told is not None:  # what the tuner said when it ended is what a reader would find
-            for name in ("best", "baseline", "confirmed", "rounds", "ties", "promising"):
+        if told is not None and truth(folder).kind == "program":
+            # What the tuner said when it ended is what a reader would find, but for the finalists that never ran, which
+            # the journal does not have: they count in the bounds.
+            for name in ("best", "baseline", "confirmed"):
                 assert getattr(again, name) == getattr(told, name), (folder, name)
-            for name in ("ratio", "low", "high", "noise"):
+            for name in ("ratio", "noise"):
                 assert getattr(again, name) == pytest.approx(getattr(told, name)), (folder, name)
 
 
@@ -244,8 +246,11 @@ def lines(said: str, true: Truth) -> None:
         assert re.search(r"^(nothing was measured( yet)?|no configuration worked)$", said, re.M)
         return
     ((word, line),) = best
-    assert word == ("best" if true.state == "over" else "best so far")
+    final = true.state == "over" and (answer.confirmed or not answer.runs)
+    assert word == ("best" if final else "best so far")
     value = f"{true.goal} {scaled(true.value or 0.0, true.unit)}"
+    if true.goal.endswith(f" {CLOCK}"):
+        value = f"{scaled(true.value or 0.0, true.unit)} {CLOCK}"
     assert line.startswith(f"{true.best}  {value}"), (line, value)
     rest = line.removeprefix(f"{true.best}  {value}")
     if true.kind == "deepspeed":
@@ -465,7 +470,7 @@ LIES: dict[str, tuple[str, str, Callable[[str], str]]] = {
     "summary of DeepSpeed: best": ("deepspeed-latency", "summary", _swap("best: z", "best: y")),
     "screen of DeepSpeed: certainty": (
         *("deepspeed-tie", "status"),
-        _swap("which DeepSpeed's figure prefers", "confirmed by the clock in 3 runs"),
+        _swap("leading in 3 paired rounds", "confirmed in 3 paired rounds"),
     ),
     "status in JSON: best": ("confirmed", "status --json", _swap(BEST, OTHER)),
     "status in JSON: noise": ("confirmed", "status --json", _json(lambda all_of: all_of.update(noise=0.1))),
