@@ -307,7 +307,7 @@ def test_the_real_job_is_as_wide_as_its_experiments(tmp_path, monkeypatch, words
     study = deepspeed_study(parsed.replace(options={**parsed.options, "autotuning": "tune"}), clean_environ())
     assert str(study.setting.shape) == shape
     hosts = f"--hosts={words.split()[1]}"
-    assert " ".join(study._real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
+    assert " ".join(study.real) == " ".join(["bireme run", hosts, *real.split(), str(CONTRACT)])
 
 
 # -- killed while limits are sought ---------------------------------------------------------------------

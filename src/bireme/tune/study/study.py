@@ -419,11 +419,6 @@ class Study:
         return self._measured
 
     @property
-    def confirmation(self) -> Confirmation | None:
-        """What the paired rounds compare; None before the first of them."""
-        return self._rounds.confirmation if self._rounds is not None else None
-
-    @property
     def _begun(self) -> int:
         return len(self._measured.runs) - len(self._measured.in_phase("known")) + len(self._pending)
 
