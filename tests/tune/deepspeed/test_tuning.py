@@ -89,6 +89,18 @@ def test_what_runs_out_of_memory_rules_out_what_is_larger(tuning):
     assert study.skipped[0] == "stage 0: micro-batches of 8 and more run out of memory"
 
 
+def test_a_larger_micro_batch_than_one_that_ran_out_of_memory_is_not_tried(tuning):
+    """Also where another choice than the first ran out of memory, which says nothing of the first."""
+    zero = {"stage": 1, "overlap_comm": [False, True]}
+    study = tuning(**{MICRO: LIST}, zero_optimization=zero)
+    while (trial := study.ask()) is not None:
+        short = trial.point["zero_optimization.overlap_comm"] and trial.point[MICRO] >= 8
+        study.tell(trial.name, TrialResult("out of memory") if short else Machine().run(trial)[0])
+    tried = [(each.trial.point["zero_optimization.overlap_comm"], each.trial.point[MICRO]) for each in study.completed]
+    assert [micro for overlap, micro in tried if overlap] == [4, 8]
+    assert [micro for overlap, micro in tried if not overlap] == LIST
+
+
 def test_another_accumulation_needs_no_less_memory(tuning):
     study = tuning(**{MICRO: [8]}, gradient_accumulation_steps=[1, 2, 4])
     assert len(play(study, Machine(limits=(4,) * 4))) == 1
