@@ -8,7 +8,7 @@ from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.answer import answer
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.observations import Measurements
-from bireme.tune.study.trial import Objective, Trial, TrialResult
+from bireme.tune.study.trial import Forecast, Objective, Trial, TrialResult
 
 DEFAULT, SURE, NEW = {"x": 0}, {"x": 1}, {"x": 2}
 FAST, CHEAP = {"x": 3}, {"x": 4}
@@ -48,3 +48,54 @@ def test_the_cheaper_of_two_is_the_answer_only_where_it_seems_as_good(less: floa
         and known.best == best
         and {*map(key_of, (known.best, *known.ties))} == {*map(key_of, (FAST, CHEAP))}
     )
+
+
+def measured_as(figures: dict[int, list[float]]) -> Measurements:
+    measured = Measurements([Objective("speed")])
+    for x, values in figures.items():
+        for value in values:
+            measured.add(
+                Trial(name=f"trial-{len(measured.runs)}", point={"x": x}), TrialResult(metrics={"speed": value})
+            )
+    return measured
+
+
+@pytest.mark.parametrize(
+    ("figures", "text", "promising"),
+    [
+        ({0: [100, 101]}, "only the default was measured", DEFAULT),
+        ({0: [100, 101], 1: [90]}, "no point seems to be better than the default", DEFAULT),
+        ({0: [100, 101], 1: [101.5]}, "no point seems to be better than the default by what matters", DEFAULT),
+        (
+            {0: [100, 101], 1: [150]},
+            "about 1.49 x the default by 1 run and 2 of the default; not confirmed: about",
+            SURE,
+        ),
+        ({0: [100, 101], 1: [150, 151]}, "about 1.5 x the default by 2 runs each; not confirmed: about", SURE),
+    ],
+)
+def test_without_rounds_the_answer_says_what_was_measured(figures: dict[int, list[float]], text: str, promising: Point):
+    """What is not better by what matters is not promising either."""
+    measured = measured_as(figures)
+    best = max(({"x": x} for x in figures), key=lambda point: measured.scores(point)[0])
+    known = answer(measured, DEFAULT, DEFAULT, best, None, 0.02)
+    assert known.text.startswith(text) and known.best == known.promising == promising and not known.confirmed
+
+
+def test_what_cannot_be_told_from_the_default_is_not_promising():
+    """The rounds end with a finalist that is better by less than what matters: it is a tie, and nothing else."""
+    measured = measured_as({0: [100, 101, 99, 100], 1: [105, 104, 106, 105]})
+    rounds = Confirmation(
+        DEFAULT, [SURE], 1, measured.score, effect=0.1, searched=measured.scores, noise=measured.noise()
+    )
+    for number in range(1, 5):  # too few for a claim
+        rounds.tell(number, DEFAULT, (100 + number % 2,))
+        rounds.tell(number, SURE, (105 + number % 3,))
+    assert rounds.leading == (1, True) and not rounds.certain(SURE)
+    known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.1)
+    assert known.best == known.promising == DEFAULT and known.ties == (SURE,)
+
+
+def test_a_forecast_names_a_range_only_if_it_is_one():
+    assert Forecast(7.7, 7.7, 7.7, 42.0).text == "about 7.7 s"
+    assert Forecast(180.0, 60.0, 480.0, 180.0).text == "about 3 min 00 s (1 min 00 s to 8 min 00 s)"

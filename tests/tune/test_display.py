@@ -140,7 +140,7 @@ def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(terminal, stage, t
     while not (tmp_path / "stubborn.0").exists():
         time.sleep(0.01)
     it.type(CTRL_C)
-    it.until("stopping; up to 60 s; Ctrl+C again kills; the results of finished experiments are kept")
+    it.until("stopping; up to 60 s; Ctrl+C again kills; what has ended is kept")
     it.type(CTRL_C)
     assert it.end() == 130 and it.cursor
     assert stage.left() == {}

@@ -87,7 +87,7 @@ def test_the_screen_says_how_long_the_finalists_take(bench):
     before = re.search(rf"^comparing the best takes {forecast}.*\ntrial-\d+ \[round 1\]", done.stdout, re.MULTILINE)
     told = re.findall(rf"^trial-\d+ \[round \d+\].* \({forecast} to go\)$", done.stdout, re.MULTILINE)
     assert before and len(told) > 2, done.stdout
-    assert "It ended: no difference that matters is undecided." in done.stdout
+    assert "It ended: the rounds have decided what matters." in done.stdout
 
 
 def test_values_reach_environment_and_files(bench):

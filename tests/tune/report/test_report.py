@@ -20,7 +20,7 @@ from bireme.tune.report import page
 from bireme.tune.report.effects import effects
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.text import status_text
-from bireme.tune.report.view import GoalView, StudyClock, time_use
+from bireme.tune.report.view import MEASURED, GoalView, StudyClock, TrialView, time_use
 from bireme.tune.store import records
 from bireme.tune.store.journal import Journal
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
@@ -83,7 +83,7 @@ def test_the_screen_of_a_running_study_whose_lock_stays(tmp_path: Path) -> None:
     assert "14 trials done of at most 40" in screen and "searching, for" in screen and "left\n" in screen
     assert "on localhost:1  since " in screen and "batch=64 compile=off" in screen
     assert re.search(
-        r"best so far: batch=(.*), ([\d.]+) x the default\nabout \2 x the default by .* each; not confirmed", screen
+        r"best so far: batch=(.*), ([\d.]+) x the default\nabout \2 x the default by .*; not confirmed", screen
     )
     study, _ = read_study(str(tmp_path))
     assert study.state == "stopped" and study.trials[-1].cause == "interrupted"
@@ -170,6 +170,17 @@ def test_the_time_adds_up_and_a_pause_does_not_count(tmp_path: Path) -> None:
     assert sum(used.parts.values()) == pytest.approx(used.slots * used.wall, rel=1e-6)
     assert used.parts["launch"] == 8 and used.parts["warm-up"] == 13
     assert StudyClock(study.trials, BEGIN).at(BEGIN + 90_000) < 4000
+
+
+def test_a_short_pause_of_the_tuner_does_not_count() -> None:
+    def ended(name: str, end: float, elapsed: float | None) -> TrialView:
+        return TrialView(name=name, config=0, point={}, began=end - 2, ended=end, cause=MEASURED, elapsed=elapsed)
+
+    trials = [ended("a", 2, 2), ended("b", 4, 4), ended("c", 34, 6.5), ended("d", 36.5, 9)]  # stopped for 27.5 s
+    clock = StudyClock(trials, 0.0)
+    assert clock.wall == pytest.approx(9) and clock.at(4) == pytest.approx(4) and clock.at(34) == pytest.approx(6.5)
+    without = [each.replace(elapsed=None) for each in trials]
+    assert StudyClock(without, 0.0).wall == pytest.approx(36.5), "an older journal does not say"
 
 
 def test_json_and_csv(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

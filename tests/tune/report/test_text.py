@@ -48,7 +48,7 @@ FINALIST = Finalist(
 
 def test_a_confirmed_answer() -> None:
     assert answer_lines(study(8, 16, 32, answer=SURE, finalists=(FINALIST,))) == [
-        "noise of a run: 0.8 % (standard deviation, by what ran several times)",
+        "noise of a run: 0.8 % (standard deviation, by what the search ran several times)",
         "best: batch=32  rate 200, 1.5 x the default (95%: 1.4 to 1.6, 4 paired rounds)",
     ]
 
@@ -137,7 +137,7 @@ def test_the_whole_summary() -> None:
         "Tuning took 6.0 s; 3 trials of 3 configurations.\n"
         "It ended: everything is decided.\n"
         "\n"
-        "noise of a run: 0.8 % (standard deviation, by what ran several times)\n"
+        "noise of a run: 0.8 % (standard deviation, by what the search ran several times)\n"
         "best: batch=32  rate 200, 1.5 x the default (95%: 1.4 to 1.6, 4 paired rounds)\n"
     )
 

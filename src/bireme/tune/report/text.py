@@ -36,7 +36,9 @@ def answer_lines(study: StudyView) -> list[str]:
     """What is known of the best, as every screen and the summary say it."""
     answer, lines = study.answer, []
     if answer.noise is not None:
-        lines.append(f"noise of a run: {100 * answer.noise:.1f} % (standard deviation, by what ran several times)")
+        lines.append(
+            f"noise of a run: {100 * answer.noise:.1f} % (standard deviation, by what the search ran several times)"
+        )
     lines += best_lines(study)
     if study.best is None:
         return lines

@@ -5,6 +5,7 @@ The screen, ``tune status``, the page, JSON, CSV and MLflow say the same because
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -99,6 +100,7 @@ class TrialView(Value):
         series: the values of a figure over the run.
         warm_up: how many values at the beginning of a series do not count.
         parts: seconds of the run by what they went into: ``launch``, ``warm_up``, ``measuring``.
+        elapsed: seconds that the study had taken when it ended, by the study's own time; None: unknown.
     """
 
     name: str
@@ -117,6 +119,7 @@ class TrialView(Value):
     series: Mapping[str, Sequence[float]] = {}
     warm_up: Mapping[str, int] = {}
     parts: Mapping[str, float] = {}
+    elapsed: float | None = None
 
 
 class Finalist(Value):
@@ -453,6 +456,7 @@ def _trial(name: str, start: Record, end: Record | None, catalogue: _Catalogue, 
         series={str(name): _series(values) for name, values in (end.get("series") or {}).items()},
         warm_up={str(name): _whole(count) or 0 for name, count in (end.get("warm_up") or {}).items()},
         parts=_numbers(end.get("parts")),
+        elapsed=_number(end.get("elapsed")),
     )
 
 
@@ -508,6 +512,8 @@ def _finalists(
                 ratios.append(base / own if each.goal in minimized else own / base)
         low, high = _told(each.low, each.high)
         verdict = _verdict(low, high, effect)
+        if verdict == "not distinguishable" and each.point == answer.best and not answer.confirmed:
+            verdict = "undecided"  # it is called the best so far, so further rounds may tell it from the baseline
         if low is high is None:
             left_out = each.rounds < most and config not in ties
             tie = kind == "deepspeed" and config in ties  # it names them so at any number of rounds
@@ -575,7 +581,10 @@ PARTS = ("measuring", "repeating", "warm-up", "launch", "without a figure", "idl
 """``repeating``: measuring again, for the noise and in paired rounds; ``without a figure``: trials that gave none."""
 
 _PAUSE = 60.0
-"""Seconds in which nothing ran, after which the tuner is taken to have been stopped."""
+"""Seconds in which nothing ran, after which the tuner is taken to have been stopped, if the journal does not say."""
+
+_LOST = 1.0
+"""The tuner was stopped between two ends of trials if its own time has gained so many seconds less than the clock."""
 
 
 class TimeUse(Value):
@@ -596,11 +605,16 @@ class StudyClock:
 
     def __init__(self, trials: Sequence[TrialView], now: float) -> None:
         spans = sorted((each.began, end_of(each, now)) for each in trials if each.began is not None)
+        known = sorted((each.ended, each.elapsed) for each in trials if each.ended is not None and each.elapsed)
+        lost = [(one, two, two - one - (own - before)) for (one, before), (two, own) in itertools.pairwise(known)]
+        stops = [each for each in lost if each[-1] > _LOST]
         self._pauses: list[tuple[float, float]] = []
         self._begin = last = spans[0][0] if spans else now
         for began, ended in spans:
-            if began - last > _PAUSE:
-                self._pauses.append((last, began))
+            stopped = max((seconds for one, two, seconds in stops if one <= began < two), default=0.0)
+            pause = min(began - last, stopped) if began - last <= _PAUSE else began - last
+            if pause > 0:
+                self._pauses.append((began - pause, began))
             last = max(last, ended)
         self.wall = self.at(last)
 

@@ -21,6 +21,9 @@ _CHEAPER = 0.95
 _MANY_ROUNDS = 1000
 """If more rounds are missing, their number is not told."""
 
+_SHOWN = 0.05
+"""Less than this many seconds are not told: a program that is told of has often no times."""
+
 _TIE = 0.05
 """A point is told as a tie if it is as good as the best, but for what matters, with at least this probability."""
 
@@ -85,7 +88,7 @@ def answer(
         if not ends and posterior.means[place] - posterior.means[0] >= least:
             return _guess(measurements, known.replace(promising=leader), leader, rounds, name, alpha, least)
         equal = [each for number, each in enumerate(points) if number and posterior.ahead(number, 0, -least) >= _TIE]
-        return known.replace(ties=tuple(equal), promising=leader if ends else baseline)
+        return known.replace(ties=tuple(equal), promising=baseline)
     places = {key_of(each): number for number, each in enumerate(points)}
     leader = max(better, key=lambda each: posterior.means[places[key_of(each)]])
     lead = places[key_of(leader)]
@@ -123,7 +126,8 @@ def _guess(
 ) -> Answer:
     """The answer where nothing is confirmed: the best by estimate, and how much is missing."""
     if best == known.baseline:
-        return known.replace(text=f"no point seems to be better than {name}")
+        others = len(measurements.working()) > 1
+        return known.replace(text=f"no point seems to be better than {name}" if others else f"only {name} was measured")
     one, other = (statistics.fmean(measurements.scores(each)) for each in (best, known.baseline))
     ahead, finalists, done = one - other, 1, 0
     if rounds is not None:
@@ -131,14 +135,16 @@ def _guess(
         ahead = float(rounds.posterior.means[place] - rounds.posterior.means[0])
         finalists, done = len(rounds.finalists), rounds.versus(best).count
     if ahead < least:
-        return known.replace(text=f"no point seems to be better than {name} by what matters")
-    runs = min(_runs(measurements, best), _runs(measurements, known.baseline))
-    text = f"about {shown_ratio(measurements.ratio(0, ahead))} x {name} by {counted(runs, 'run')} each"
+        text = f"no point seems to be better than {name} by what matters"
+        return known.replace(promising=known.baseline, text=text)
+    own, theirs = _runs(measurements, best), _runs(measurements, known.baseline)
+    of = "each" if own == theirs else f"and {theirs} of {name}"
+    text = f"about {shown_ratio(measurements.ratio(0, ahead))} x {name} by {counted(own, 'run')} {of}"
     spread = math.sqrt(2) * (known.noise or 0.02)
     more = max(1.0, expected_rounds(ahead, spread, alpha / finalists) - done)
     if math.isfinite(more) and more < _MANY_ROUNDS:
         seconds = more * (measurements.seconds(best) + measurements.seconds(known.baseline))
-        took = f" ({duration(seconds)})" if seconds else ""
+        took = f" ({duration(seconds)})" if seconds >= _SHOWN else ""
         text += f"; not confirmed: about {counted(math.ceil(more), 'more round')}{took}"
     else:
         text += "; not confirmed"
@@ -149,7 +155,7 @@ def _guess(
         low=0.0,
         high=None,
         rounds=done,
-        runs=runs,
+        runs=min(own, theirs),
         seconds=measurements.seconds(best),
         text=text,
     )

@@ -396,7 +396,7 @@ class Study:
         """Why nothing more is run, if the budget has room for another trial."""
         if rounds is not None:
             plan = rounds.confirmation.plan(rounds.last + 1)
-            return (plan and self._too_little(plan)) or "no difference that matters is undecided"
+            return (plan and self._too_little(plan)) or "the rounds have decided what matters"
         if (
             self._baseline is not None
             and self._share_spent

@@ -118,7 +118,8 @@ class Forecast(Value):
     @property
     def text(self) -> str:
         """In a few words, such as ``about 3 min (1 min to 8 min)``."""
-        return f"about {duration(self.seconds)} ({duration(self.low)} to {duration(self.high)})"
+        low, high = duration(self.low), duration(self.high)
+        return f"about {duration(self.seconds)}{f' ({low} to {high})' if low != high else ''}"
 
 
 class Answer(Value):
@@ -135,7 +136,8 @@ class Answer(Value):
         runs: how often ``best`` and the baseline were measured, at least.
         rounds: the paired rounds of ``best`` and the baseline.
         ties: points that cannot be distinguished from ``best``.
-        promising: the point with the best estimate, confirmed or not; None if nothing worked.
+        promising: ``best``, or, of two goals without rounds, the point with the best estimate of the first one; None if
+            nothing worked.
         noise: the relative standard deviation of a run; None if unknown.
         default_failed: why the default has no figure; "" if it has one.
         front: with two goals, the points that no other is shown to beat in one without a loss in the other.
