@@ -248,6 +248,15 @@ def written(entry: Entry, data: bytes, names: set[tuple[int, int]]) -> None:
         raise
 
 
+def test_a_file_that_is_too_large_here(here: Path) -> None:
+    """The error is that of the file, nothing of it is left, and no descriptor is closed twice."""
+    entry = file("out/x").replace(size=1 << 62, parts=(0, 1))
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="File too large"):
+        written(entry, b"", set())
+    assert not list((here / "out").iterdir()) and set(os.listdir("/proc/self/fd")) == before
+
+
 def test_nothing_is_written_through_a_link(here: Path, tmp_path: Path) -> None:
     """Neither through one that was here, nor through one that has come."""
     (tmp_path / "elsewhere").mkdir()

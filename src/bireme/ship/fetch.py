@@ -96,7 +96,7 @@ class HomeDraft(files.Draft):
         try:
             super().__init__(self.home, f".{os.urandom(8).hex()}.tmp", coming.file)
         except (OSError, ValueError):
-            os.close(self.home)
+            self.drop()
             raise
 
     def finish(self, umask: int, written: set[tuple[int, int]]) -> None:
