@@ -128,13 +128,23 @@ def rogue(tmp_path, stage):
     ssh.chmod(0o755)
     (tmp_path / "rank.py").write_text(RANK)
 
-    def start(at: str, do: str, send: list[dict[str, object]], *words: str, wait: bool = True, **kwargs: object):
+    def start(
+        at: str,
+        do: str,
+        send: list[dict[str, object]],
+        *words: str,
+        command: str = "run",
+        wait: bool = True,
+        **kwargs: object,
+    ):
         (tmp_path / "plan.json").write_text(json.dumps({"at": at, "do": do, "send": send}))
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         env = clean_environ(PATH=path, BIREME_ROGUE=str(tmp_path / "plan.json"))
-        options = ("--hosts", "good:1,bad:1", "--accelerator", "cpu", "--grace", "1", *words)
+        options = ("--hosts", "good:1,bad:1", "--accelerator", "cpu", *words)
+        if command == "run":
+            options += ("--grace", "1")
         return (stage.run if wait else stage.start)(
-            "run", *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs
+            command, *options, tmp_path / "rank.py", cwd=tmp_path, env=env, **kwargs
         )
 
     return start
@@ -191,6 +201,15 @@ def test_a_violation_loses_the_node(rogue, tmp_path: Path, name: str) -> None:
     assert "agent lost on bad: it broke the protocol: it " in done.stderr
     assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
     assert len(done.stderr.splitlines()) <= 6, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a hello of too many slots", "a hello of wrong types"])
+def test_bireme_check_ends(rogue, name: str) -> None:
+    """And says what the node did."""
+    done = rogue(*VIOLATIONS[name], command="check")
+    assert done.returncode == 1, done.stderr
+    assert "it broke the protocol: it " in done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -344,8 +344,7 @@ class ClusterCrew(Crew):
         if self._fetching is not None:
             self._fetching.lost(member, reason)
         else:
-            self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
-            self.nodes.maybe_end()
+            self.nodes.lost(member, reason, when)
 
 
 def node_plans(

@@ -315,6 +315,11 @@ class NodeConnections:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
+        """End the job, as a node is lost."""
+        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
+        self.maybe_end()
+
     def maybe_end(self) -> None:
         """Tell the owner if no agent is alive any more."""
         if not any(member.alive for member in self.members):

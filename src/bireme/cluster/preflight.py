@@ -115,7 +115,8 @@ class _Questions(Crew):
             self.nodes.leave()
 
     def lost(self, member: AgentHandle, reason: str, when: float) -> None:
-        """No node is ever admitted."""
+        """End with a node that broke the protocol."""
+        self.nodes.lost(member, reason, when)
 
     def none_alive(self) -> None:
         """End with the last agent."""
