@@ -190,10 +190,20 @@ def test_by_hand(stage, witness, tmp_path, case):
     refused(subprocess.run(command, capture_output=True, text=True, env=clean_environ()), *says, tmp_path=tmp_path)
 
 
-def test_the_working_directory_is_gone(witness, tmp_path):
-    command = f"mkdir gone; cd gone; rmdir ../gone; exec {shlex.join(map(str, bireme('run', witness)))}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=clean_environ(), cwd=tmp_path)
+def in_a_folder_that_is_gone(tmp_path, *words):
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {shlex.join(map(str, bireme(*words)))}"
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=clean_environ(), cwd=tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--export", "A=1"), ("--dry_run", "--export", "A=1")])
+def test_the_working_directory_is_gone(witness, tmp_path, options):
+    done = in_a_folder_that_is_gone(tmp_path, "run", *options, witness)
     refused(done, "the working directory no longer exists", tmp_path=tmp_path)
+
+
+def test_a_machine_is_examined_without_a_working_directory(tmp_path):
+    done = in_a_folder_that_is_gone(tmp_path, "check", "--accelerator", "cpu")
+    assert done.returncode == 0 and " cores" in done.stdout, done.stderr
 
 
 def test_usage_without_a_command(stage):

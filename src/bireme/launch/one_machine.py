@@ -193,12 +193,12 @@ def slots_left(spec: JobSpec, found: Devices, name: str) -> tuple[tuple[str, ...
 
 def examine_here(spec: JobSpec, environ: Mapping[str, str], choose: Choose, notes: list[Note]) -> Examination:
     """Examine this machine, with the variables of ``--export`` and of environment files; adds notes about these."""
-    home = os.path.expanduser("~")
+    home, here = os.path.expanduser("~"), working_directory()
     chosen: Mapping[str, str] = {}
-    if spec.exports or may_find_env_file(environ, home, working_directory()):
+    if spec.exports or may_find_env_file(environ, home, here):
         from bireme.planning.exports import exports
 
-        exported = exports(environ, spec.exports, home, os.getcwd())
+        exported = exports(environ, spec.exports, home, here)
         notes.extend(() if spec.attempt else exported.notes())
         chosen = exported.chosen()
     found = examine(spec, environ, {**environ, **chosen}, choose)

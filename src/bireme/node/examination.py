@@ -110,7 +110,7 @@ def short_hostname() -> str:
 
 def temporary_directory(environ: Mapping[str, str]) -> str:
     """The directory for temporary files, without importing ``tempfile``, which is slow."""
-    for path in (environ.get("TMPDIR", ""), "/tmp", os.getcwd()):
+    for path in (environ.get("TMPDIR", ""), "/tmp", "."):
         if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return os.path.abspath(path)
     return "/tmp"
