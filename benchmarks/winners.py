@@ -19,6 +19,7 @@ from pathlib import Path
 
 import contest
 
+from bireme.logs.lines import SINCE
 from bireme.tune.deepspeed.results import samples_per_second
 from bireme.tune.study.comparison import interval
 
@@ -46,7 +47,8 @@ def clock(folder: Path, script: str, config: Mapping[str, object], *, ranks: int
     section["metric_path"] = str(folder / "metrics.json")  # so that the engine logs its steps and ends after the last
     path, output = folder / "ds.json", folder / "stdout.log"
     path.write_text(json.dumps({**config, "steps_per_print": 1, "autotuning": section}))
-    launcher = contest.Launcher("winner", (), (), env={"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": threads})
+    env = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": threads, SINCE: "0"}  # the labels that the tuner reads
+    launcher = contest.Launcher("winner", (), (), env=env)
     command = [shutil.which("bireme", path=os.path.dirname(sys.executable)) or "bireme", "run", "--accelerator", "cpu"]
     command += ["--num_gpus", str(ranks), "--timestamps", "--output", "prefix", script, "--deepspeed_config", str(path)]
     with output.open("wb") as stdout:

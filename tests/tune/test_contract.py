@@ -302,8 +302,11 @@ def test_deepspeeds_engine(desk):
     assert info["num_params"] == 2 * (512 * 1024) + 1024 * 1024 + 1024 + 1024 + 512
     figures = json.loads((desk.results / "z1_gas1_tmbspg24" / "metrics.json").read_text())
     assert {"fwd", "bwd", "step", "latency", "throughput", "FLOPS_per_gpu"} <= figures.keys()
-    (row,) = re.findall(r"^\| z1_gas1_tmbspg24 .*", (desk.results / "summary.txt").read_text(), re.M)
-    engine, clock, end = (row.split("|")[column].split() for column in (3, 4, 6))
+    head, *rows = re.findall(
+        r"^\| (?:configuration|z1_gas1_tmbspg24) .*", (desk.results / "summary.txt").read_text(), re.M
+    )
+    (row,) = [dict(zip(map(str.strip, head.split("|")), row.split("|"), strict=True)) for row in rows]
+    engine, clock, end = row["throughput"].split(), row["by the clock"].split(), row["end"].split()
     assert end == ["ok"] and engine[1] == "samples/s"
     assert float(engine[0]) == pytest.approx(figures["throughput"], rel=0.01)
     assert float(clock[0]) > 0, "our own clock stands beside the engine's"
