@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.cluster.connections import NodeConnections
+from bireme.cluster.connections import NodeConnections, NodesCrew
 from bireme.cluster.node_answers import python_versions
 from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control.frames import encode_output
@@ -28,7 +28,6 @@ from bireme.logs.rankfiles import RankFiles
 from bireme.planning.start import start_plan
 from bireme.planning.start_facts import job_facts
 from bireme.resources.pool import listed
-from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class WholeJob:
         return self._spec.avoid
 
 
-class ClusterCrew(Crew):
+class ClusterCrew(NodesCrew):
     """A crew of many nodes."""
 
     killed = 0
@@ -162,7 +161,7 @@ class ClusterCrew(Crew):
 
     def start(self) -> None:
         """Start the launcher, and wait for the nodes' answers."""
-        self.nodes.start()
+        super().start()
         self._policy.attach(self._session)
 
     def stop(self, signum: int) -> None:
@@ -177,7 +176,7 @@ class ClusterCrew(Crew):
 
     def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
-        self.nodes.kill_now()
+        super().kill_now()
         self._killed = True
         if self._fetching is not None:
             self._fetching.stop()
@@ -190,14 +189,6 @@ class ClusterCrew(Crew):
         for member in self.members:
             member.send(SignalRanks(signum=int(signum)))
 
-    def suspend(self) -> None:
-        """Suspend every process of the job."""
-        self.nodes.suspend()
-
-    def resume(self) -> None:
-        """Resume them."""
-        self.nodes.resume()
-
     def hold_output(self) -> None:
         """Let the agents send no more output."""
         self._credit.hold()
@@ -208,7 +199,7 @@ class ClusterCrew(Crew):
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self.nodes.close()
+        super().close()
         self._credit.close()
         if self._fetching is not None:
             self._fetching.close()

@@ -27,6 +27,7 @@ from bireme.control.messages import (
     Unfit,
 )
 from bireme.errors import ProtocolError
+from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,32 @@ if TYPE_CHECKING:
 
         def none_alive(self) -> None:
             """All agents have ended, or were lost."""
+
+
+class NodesCrew(Crew):
+    """A crew of agents: what its connections do for it."""
+
+    nodes: NodeConnections
+
+    def start(self) -> None:
+        """Start the launcher, and wait for the nodes' answers."""
+        self.nodes.start()
+
+    def kill_now(self) -> None:
+        """Kill what is left now, without waiting for the grace time."""
+        self.nodes.kill_now()
+
+    def suspend(self) -> None:
+        """Suspend every process of the job."""
+        self.nodes.suspend()
+
+    def resume(self) -> None:
+        """Resume them."""
+        self.nodes.resume()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.nodes.close()
 
 
 _LAUNCHER_WAIT = 5.0

@@ -9,11 +9,10 @@ from __future__ import annotations
 from bireme.backends.base import CONNECT_TIMEOUT
 from bireme.cluster import cluster_job
 from bireme.cluster.cluster_job import ClusterJob
-from bireme.cluster.connections import NodeConnections
+from bireme.cluster.connections import NodeConnections, NodesCrew
 from bireme.node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.runner import session
-from bireme.runner.crew import Crew
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -80,30 +79,15 @@ def preflight(
     return Preflight(tuple(map(_answer, crews[0].nodes.agents)), outcome)
 
 
-class _Questions(Crew):
+class _Questions(NodesCrew):
     """A crew that releases the agents once all have answered."""
 
     def __init__(self, of_session: Session, job: ClusterJob) -> None:
         self._session, self._job = of_session, job
         self.nodes = NodeConnections(of_session, job, PidFile(None), MACHINE, self)
 
-    def start(self) -> None:
-        self.nodes.start()
-
     def stop(self, _signum: int) -> None:
         self.nodes.leave()
-
-    def kill_now(self) -> None:
-        self.nodes.kill_now()
-
-    def suspend(self) -> None:
-        self.nodes.suspend()
-
-    def resume(self) -> None:
-        self.nodes.resume()
-
-    def close(self) -> None:
-        self.nodes.close()
 
     def answered(self) -> None:
         """Release the agents, and report the unfit nodes."""

@@ -70,9 +70,6 @@ def test_the_best(files):
         assert json.load(file) == {"a": 1}
     with open(os.path.join(files.results_dir, "cmd_optimal.txt")) as file:
         assert file.read() == "bireme run 'a b.py'\n"
-    files.write_summary("table")
-    with open(os.path.join(files.results_dir, "summary.txt")) as file:
-        assert file.read() == "table\n"
 
 
 def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):

@@ -10,6 +10,7 @@ import pytest
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.tuning import Circumstances, circumstances, resume
+from bireme.tune.store.folder import write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
@@ -32,6 +33,9 @@ def folder(tmp_path):
     class Folder:
         def __init__(self) -> None:
             self.files = files
+
+        def leave_summary(self) -> None:
+            write_text(f"{files.results_dir}/summary.txt", "table")
 
         def leave(self, *records) -> None:
             journal = Journal.open(f"{files.results_dir}/journal")
@@ -135,7 +139,7 @@ def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
 
 def test_a_finished_study_is_moved_aside_and_that_is_said(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
-    folder.files.write_summary("table")
+    folder.leave_summary()
     folder.files.write_best({}, ["bireme"])
     os.utime(f"{folder.files.results_dir}/summary.txt", (0, 0))
     past, (note,) = folder.resume(args=[])
@@ -149,7 +153,7 @@ def test_a_finished_study_is_moved_aside_and_that_is_said(folder):
 
 def test_what_was_being_moved_when_the_tuner_was_killed_goes_to_the_same_folders(folder):
     folder.leave({"study": STUDY}, end("a"), OVER, {"moved to": 1})
-    folder.files.write_summary("table")
+    folder.leave_summary()
     os.makedirs(f"{folder.files.exps_dir}.1")
     folder.resume()
     assert os.path.exists(f"{folder.files.results_dir}.1/summary.txt")
@@ -166,7 +170,7 @@ def test_results_of_another_program_are_moved_too(folder):
 
 def test_results_that_cannot_be_moved_stay(folder):
     folder.leave({"study": STUDY}, end("a"), OVER, {"moved to": 1})
-    folder.files.write_summary("table")
+    folder.leave_summary()
     with open(f"{folder.files.results_dir}.1", "w"):
         pass
     with pytest.raises(BiremeError, match=r"summary.txt cannot be moved to .*results.1: File exists\n"):

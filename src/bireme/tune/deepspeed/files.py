@@ -205,10 +205,6 @@ class StudyFiles(Value):
         """The file of the best configuration."""
         return os.path.join(self.results_dir, BEST_CONFIG)
 
-    def write_summary(self, text: str) -> None:
-        """Write ``summary.txt``."""
-        write_text(os.path.join(self.results_dir, SUMMARY), text if text.endswith("\n") else text + "\n")
-
     def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
         """Write the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})

@@ -44,9 +44,6 @@ _SPREAD = 0.02
 _PLAUSIBLE = 1.96
 """What lies further off is not plausible: the 97.5 % quantile of the normal distribution, as in a 95 % interval."""
 
-_TELLING = 5
-"""Fewer rounds say too little of the spread to tell how many more it takes."""
-
 
 class Interval(Value):
     """Where the mean difference lies: ``mean`` of ``count`` rounds, between ``low`` and ``high``.
@@ -83,20 +80,6 @@ class Interval(Value):
             squares = sum(each.error**2 * each.count * (each.count - 1) for each in others if each.count > 1)
             most = max(most, quantile(_PLAUSIBLE, freedom) * math.sqrt(squares / freedom / self.count))
         return self.mean + most >= difference
-
-    def rounds_until_implausible(self, difference: float) -> float:
-        """About how many rounds make ``difference`` implausible if mean and spread stay as they are; inf: none do."""
-        room = difference - self.mean
-        if self.count < _TELLING or room <= 0:
-            return math.inf
-        return self.count * (_PLAUSIBLE * self.error / room) ** 2
-
-    @property
-    def rounds_until_certain(self) -> float:
-        """About how many rounds exclude a mean of 0 if mean and spread stay as they are; inf: none do."""
-        if self.count < _TELLING or not self.mean:
-            return math.inf
-        return self.count * ((self.high - self.mean) / self.mean) ** 2
 
 
 def quantile(normal: float, freedom: int) -> float:
