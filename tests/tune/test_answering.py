@@ -54,9 +54,8 @@ def measured_as(figures: dict[int, list[float]]) -> Measurements:
     measured = Measurements([Objective("speed")])
     for x, values in figures.items():
         for value in values:
-            measured.add(
-                Trial(name=f"trial-{len(measured.runs)}", point={"x": x}), TrialResult(metrics={"speed": value})
-            )
+            told = TrialResult(cause="ok" if value else "over limit", metrics={"speed": value})
+            measured.add(Trial(name=f"trial-{len(measured.runs)}", point={"x": x}), told)
     return measured
 
 
@@ -64,6 +63,8 @@ def measured_as(figures: dict[int, list[float]]) -> Measurements:
     ("figures", "text", "promising"),
     [
         ({0: [100, 101]}, "only the default was measured", DEFAULT),
+        ({0: [100, 101], 1: [0], 2: [0]}, "no other point works", DEFAULT),
+        ({0: [100, 101], 1: [90, 0]}, "no point seems to be better than the default", DEFAULT),
         ({0: [100, 101], 1: [90]}, "no point seems to be better than the default", DEFAULT),
         ({0: [100, 101], 1: [101.5]}, "no point seems to be better than the default by what matters", DEFAULT),
         (
@@ -77,7 +78,7 @@ def measured_as(figures: dict[int, list[float]]) -> Measurements:
 def test_without_rounds_the_answer_says_what_was_measured(figures: dict[int, list[float]], text: str, promising: Point):
     """What is not better by what matters is not promising either."""
     measured = measured_as(figures)
-    best = max(({"x": x} for x in figures), key=lambda point: measured.scores(point)[0])
+    best = max(measured.working(), key=lambda point: measured.scores(point)[0])
     known = answer(measured, DEFAULT, DEFAULT, best, None, 0.02)
     assert known.text.startswith(text) and known.best == known.promising == promising and not known.confirmed
 

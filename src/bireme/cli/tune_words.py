@@ -236,4 +236,4 @@ def _bounds(options: Mapping[str, Any]) -> dict[str, Any]:
 
     if options.get("confidence") in ("0", "0%"):
         return {"confidence": None, "seconds": options.get("budget")}
-    return {**shares(options), "seconds": options.get("budget")}
+    return {**shares(options), "seconds": options.get("budget"), "confirm": options.get("confirm")}

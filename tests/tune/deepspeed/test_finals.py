@@ -56,8 +56,8 @@ class Forward(Clocked):
 
 @pytest.fixture
 def tuning(space):
-    def tuning(earlier=(), confidence=0.95, side_by_side=1, seconds=None, **data):
-        bounds = {"confidence": confidence, "side_by_side": side_by_side, "seconds": seconds}
+    def tuning(earlier=(), confidence=0.95, side_by_side=1, seconds=None, confirm=None, **data):
+        bounds = {"confidence": confidence, "side_by_side": side_by_side, "seconds": seconds, "confirm": confirm}
         return Tuning(space(2, **{**GRID, **data}), 2, earlier=earlier, **bounds)
 
     return tuning
@@ -164,6 +164,16 @@ def test_a_repeated_run_that_fails_does_not_win(tuning):
     study = tuning()
     play(study, Clocked(tolls=(0.0, 0.1, 0.1, 0.3), failing={f"{winner}@round2": "failed"}))
     assert best(study) != winner or f"{winner}@round2" not in names(study.completed)
+
+
+def test_confirm_bounds_the_rounds(tuning):
+    """``off`` has none; ``sure`` goes on where the default part of the time is spent."""
+    counts = {}
+    for confirm in ("off", None, "sure"):
+        study = tuning(confirm=confirm)
+        rows = play(study, Clocked(tolls=(0.0, 0.02, 0.3, 0.3), half=2.0, noise=0.1, jitter=0.1))
+        counts[confirm] = sum(row.trial.phase == "confirm" for row in rows)
+    assert counts["off"] == 0 < counts[None] < counts["sure"]
 
 
 def test_a_budget_in_seconds_bounds_all_of_it(space):

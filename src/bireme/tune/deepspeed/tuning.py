@@ -30,6 +30,7 @@ from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
+from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
@@ -61,6 +62,7 @@ class DeepSpeedStudy:
         capacity: bytes of memory of a GPU; None if unknown.
         confidence, effect: see `Study`; without confidence every configuration is run once.
         seconds: the budget of wall time; None: no limit.
+        confirm: see `Study`.
 
     Raises:
         BadInputError: the configuration is wrong.
@@ -82,6 +84,7 @@ class DeepSpeedStudy:
         confidence: float | None = 0.95,
         effect: float = 0.02,
         seconds: float | None = None,
+        confirm: str | None = None,
     ) -> None:
         self.setting, self.real, self.capacity, self._by_file = setting, real, capacity, by_file
         self.config = read_config(find_config(setting.args).path)
@@ -92,7 +95,14 @@ class DeepSpeedStudy:
         self.folders = (self._files.results_dir, self._files.exps_dir)
         slots = sum(len(ids) for ids in setting.launch.pool.slots.values())
         side_by_side = max(1, slots // setting.shape.size)
-        self.bounds = {"confidence": confidence, "effect": effect, "seconds": seconds, "side_by_side": side_by_side}
+        share(confirm or CONFIRM)  # a wrong one is refused before anything starts
+        self.bounds = {
+            "confidence": confidence,
+            "effect": effect,
+            "seconds": seconds,
+            "confirm": confirm,
+            "side_by_side": side_by_side,
+        }
 
     def prepare(self) -> None:
         """Create the folders."""
@@ -167,6 +177,7 @@ def make_study(
     confidence: float | None = 0.95,
     effect: float = 0.02,
     seconds: float | None = None,
+    confirm: str | None = None,
     side_by_side: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> Study:
@@ -189,7 +200,7 @@ def make_study(
         has_default=False,
         near=_NEAR,
         besides=lambda finished: _preferred(finished, metric),
-        confirm="off" if confidence is None else None,
+        confirm="off" if confidence is None else confirm,
     )
 
 
@@ -371,7 +382,7 @@ def answer_of(known: StudyRecords) -> Answer:
     """What the study itself would answer, made again of its journal."""
     identity = known.identity
     space = _space_of(known)
-    names = ("confidence", "effect", "seconds", "side_by_side")
+    names = ("confidence", "effect", "seconds", "confirm", "side_by_side")
     bounds: dict[str, Any] = {name: identity[name] for name in names if name in identity}
     study = make_study(Stages(space, _world(identity)), **bounds)
     restore(study, space, known)

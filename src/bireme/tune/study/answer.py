@@ -126,8 +126,11 @@ def _guess(
 ) -> Answer:
     """The answer where nothing is confirmed: the best by estimate, and how much is missing."""
     if best == known.baseline:
-        others = len(measurements.working()) > 1
-        return known.replace(text=f"no point seems to be better than {name}" if others else f"only {name} was measured")
+        others = [run for run in measurements.searched if run.trial.point != best]
+        text = f"no point seems to be better than {name}" if others else f"only {name} was measured"
+        if others and all(run.values is None for run in others):
+            text = "no other point works"
+        return known.replace(text=text)
     one, other = (statistics.fmean(measurements.scores(each)) for each in (best, known.baseline))
     ahead, finalists, done = one - other, 1, 0
     if rounds is not None:
