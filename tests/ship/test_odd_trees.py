@@ -262,3 +262,25 @@ def test_odd_trees_in_a_shared_cache(place: Path, monkeypatch: pytest.MonkeyPatc
         assert [shape(project) for project in projects] == shapes and shape(outside) == before
     assert (outside / "secret").read_bytes() == b"not to be read"
     assert as_another_user(lambda: attack(cache, projects[-1])) == 0
+
+
+def test_a_folder_that_cannot_be_entered_hides_nothing_beside_it(tmp_path: Path) -> None:
+    """It is named, and the files beside it are found; here it goes while others are listed."""
+    for name in "abcdefgh":
+        write(tmp_path / "tree" / name / "file")
+    gone = ("b", "f")
+
+    def enters(path: str) -> bool:
+        if path in gone:
+            (tmp_path / "tree" / path).rename(tmp_path / path)
+        return True
+
+    errors: list[str] = []
+    top = os.open(tmp_path / "tree", ship_files.FOLDER)
+    try:
+        items = ship_files.walk(top, enters=enters, on_error=lambda path, _: errors.append(path))
+        found = {path for path, *_ in items}
+    finally:
+        os.close(top)
+    assert sorted(errors) == sorted(gone)
+    assert {f"{name}/file" for name in "acdegh"} <= found

@@ -176,13 +176,19 @@ def walk(
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(there.st_mode) and enters(path):
-                fd = os.open(name, FOLDER, dir_fd=top)
+                fd = -1
                 try:
+                    fd = os.open(name, FOLDER, dir_fd=top)
                     if not mounts and mount_of(fd) != mount_of(top):
                         raise OSError(errno.EBUSY, "something is mounted there", path)
                     yield from walk(fd, path, enters=enters, on_error=on_error, mounts=mounts)
+                except OSError as error:  # what is beside it can be read
+                    if on_error is None:
+                        raise
+                    on_error(path, error)
                 finally:
-                    os.close(fd)
+                    if fd >= 0:
+                        os.close(fd)
             yield path, top, name, there
     except OSError as error:
         if on_error is None:
