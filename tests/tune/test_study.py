@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -48,8 +49,9 @@ def test_finds_the_best_and_is_sure_of_it():
     assert 0.001 < answer.noise < 0.1
 
 
-def restored(done: list[tuple[Trial, TrialResult]], **options) -> Study:
+def restored(done: list[tuple[Trial, TrialResult]], finalists: dict[str, object] | None = None, **options) -> Study:
     study = make(**options)
+    study.restore_finalists(finalists or {})
     for trial, measurement in done:
         study.restore(trial, measurement)
     return study
@@ -119,6 +121,26 @@ def test_a_few_finalists_of_a_front_are_from_all_of_it():
         study.tell(trial.name, TrialResult(metrics={"rate": 1.0 + trial.point["x"], "mem": 1.0 + trial.point["x"]}))
     finalists = sorted({each.point["x"] for each in study.answer.compared})
     assert len(finalists) < 8 and finalists[0] <= 2 and finalists[-1] == 11, finalists
+
+
+@pytest.mark.parametrize("cut", ["before its first run ends", "in its first round", "in its second round"])
+def test_a_study_that_goes_on_compares_the_same_finalists(cut):
+    """Whatever it would choose now: the error was divided among those, of which some have not run yet."""
+    study = make(seed=4, trials=60)
+    whole = run(study)
+    record = json.loads(json.dumps(study.finalists))
+    assert len(record["finalists"]) > 2
+    fewer = {**record, "finalists": record["finalists"][:-1]}
+    end = {"before its first run ends": 0, "in its first round": 1, "in its second round": len(record["finalists"]) + 1}
+    done = whole[: begin_of_round(whole, 1) + end[cut]]
+    for known in (record, fewer):
+        again = restored(done, known, seed=4, trials=60)
+        again.ask()
+        assert again.finalists == known
+    more = restored(done, fewer, seed=4, trials=200)
+    while (trial := more.ask()) and not trial.paired:
+        more.tell(trial.name, TrialResult(metrics={"speed": speed(trial.point, 0.01, trial.name)}, seconds=1.0))
+    assert len(more.finalists["finalists"]) >= len(record["finalists"]), "with a larger budget others may join"
 
 
 def test_a_round_that_was_cut_is_not_completed():

@@ -31,6 +31,7 @@ class Counting:
         self.client, self.past = client, past
         self.to_do = [name for name in names if name not in past]
         self.pending: list[str] = []
+        self.finalists: dict[str, object] = {}
         self.launch_request, self.judge, self.settling = client.launch_request, client.judge, client.settling
 
     @property

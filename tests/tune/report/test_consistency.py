@@ -38,7 +38,9 @@ from tests.golden.journals import CHOSEN, STUDIES
 
 pytestmark = [pytest.mark.slow, needs.modules("numpy", "hjson", "jinja2")]
 
-MADE = "0:400" if os.environ.get("BIREME_TEST_GOLDEN") == "all" else "50:1000:75"
+UNRUN = (52, 252)  # with 725: studies of both kinds and with two goals, in which some finalists have never run
+SOME = ",".join(map(str, (*range(50, 1000, 75), *UNRUN)))
+MADE = "0:400" if os.environ.get("BIREME_TEST_GOLDEN") == "all" else SOME
 NOW = 1_790_010_000.0
 
 Views = dict[str, str]
@@ -61,20 +63,15 @@ def test_of_kept_studies(name: str) -> None:
 
 @pytest.mark.timeout(0)
 def test_of_studies_made_now(made: list[Path]) -> None:
-    """The summary that the tuner wrote from the living study is what a reader makes of its journal."""
+    """What the tuner said of the living study is what a reader makes of its journal: bounds, ties and all."""
     for folder in made:
         views = views_of(folder)
         check(views, truth(folder))
         if (folder / "summary.txt").exists():
             assert (folder / "summary.txt").read_text().endswith(shown(folder)), folder
         told, again = both_answers(folder)
-        if told is not None and truth(folder).kind == "program":
-            # What the tuner said when it ended is what a reader would find, but for the finalists that never ran, which
-            # the journal does not have: they count in the bounds.
-            for name in ("best", "baseline", "confirmed"):
-                assert getattr(again, name) == getattr(told, name), (folder, name)
-            for name in ("ratio", "noise"):
-                assert getattr(again, name) == pytest.approx(getattr(told, name)), (folder, name)
+        if told is not None:
+            assert again.as_dict() == told.as_dict(), folder
 
 
 def shown(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 
 from bireme.resources import extension_locks
@@ -62,17 +61,11 @@ class Trials(TrialRuns):
         circumstances: Mapping[str, object],
         elapsed: float = 0.0,
     ) -> None:
-        super().__init__(study, setting)
+        super().__init__(study, setting, elapsed)
         self.stages, self.space, self.section = stages, stages.space, stages.section
         self.metric = METRICS[self.section.metric]
         self._files, self._circumstances, self._by_file = files, circumstances, by_file
-        self._begin = time.monotonic() - elapsed
         self._numbers = {run.trial.name: number for number, run in enumerate(study.finished.runs)}
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds that the study has taken, earlier runs of it included."""
-        return time.monotonic() - self._begin
 
     @property
     def stop_reason(self) -> str:
@@ -87,11 +80,6 @@ class Trials(TrialRuns):
 
     def _file(self, name: str, file: str) -> str:
         return self._files.result(name, file)
-
-    def starting(self, name: str) -> Mapping[str, object]:
-        """The trial's point and phase, for those who look at a study while it runs."""
-        trial = self._pending[name]
-        return {"point": dict(trial.point), "phase": trial.phase, **({"round": trial.round} if trial.round else {})}
 
     # -- before --------------------------------------------------------------------------------------
 

@@ -343,6 +343,7 @@ def _move(files: StudyFiles, to: StudyFiles) -> str:
 
 def restore(study: Study, space: TuningSpace, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
+    study.restore_finalists(known.finalists)
     for end in known.ends.values():
         trial, result = trial_of(end), result_of(end)
         if trial.phase == "profile":

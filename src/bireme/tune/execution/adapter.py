@@ -95,8 +95,9 @@ class Blocks(Generic[T]):
 class TrialRuns(ABC):
     """A study's adapter: makes a trial an experiment. A subclass delivers its point, and reads what it measured."""
 
-    def __init__(self, study: Study, setting: Setting) -> None:
+    def __init__(self, study: Study, setting: Setting, elapsed: float) -> None:
         self._study, self._setting = study, setting
+        self._begin = time.monotonic() - elapsed
         self._pending: dict[str, Trial] = {}
         self._blocks: Blocks[Trial] = Blocks(study.ask)
 
@@ -104,6 +105,16 @@ class TrialRuns(ABC):
     def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
         return self._study.over
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the study has taken, earlier runs of it included."""
+        return time.monotonic() - self._begin
+
+    @property
+    def finalists(self) -> Mapping[str, object]:
+        """What the rounds compare, for the journal; {} before they begin."""
+        return self._study.finalists
 
     def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
@@ -126,9 +137,10 @@ class TrialRuns(ABC):
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """What to start for a trial, whose files are written; ``place``: see `Client.launch_request`."""
 
-    @abstractmethod
     def starting(self, name: str) -> Mapping[str, object]:
-        """Facts about a pending trial that has started, for its record in the journal."""
+        """The trial's point and phase, for those who look at a study while it runs."""
+        trial = self._pending[name]
+        return {"point": dict(trial.point), "phase": trial.phase, **({"round": trial.round} if trial.round else {})}
 
     @abstractmethod
     def judge(self, name: str, end: End) -> TrialResult:

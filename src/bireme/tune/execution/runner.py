@@ -89,6 +89,7 @@ class StudyRun:
         self._signum = 0
         self._failed = False
         self._blind = False
+        self._decided = False  # whether the finalists are in the journal
 
     def run(self) -> Conclusion:
         """Run the study. Must be called in the main thread, where signals arrive.
@@ -175,6 +176,9 @@ class StudyRun:
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Record and show the start of an experiment."""
+        if not self._decided and (finalists := self._trials.finalists):
+            self._journal.append(finalists, sync=False)
+            self._decided = True
         record = {"start": name, "on": reservation.include(), "time": _now(), **self._trials.starting(name)}
         self._journal.append(record, sync=False)
         self._show(lambda callback: callback.started(name, reservation))

@@ -13,6 +13,7 @@ from bireme.tune.study.trial import Goal, Objective
 
 def restore(study: Study, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
+    study.restore_finalists(known.finalists)
     for end in known.ends.values():
         study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)))
 

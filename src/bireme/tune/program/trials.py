@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.planning.exports import TRIAL
@@ -19,7 +18,6 @@ from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import FETCHED, ProgramFiles
-from bireme.tune.store.records import StudyRecords, result_of, trial_of
 from bireme.tune.study.study import Study, Trial
 from bireme.tune.study.trial_result import TrialResult
 
@@ -34,13 +32,7 @@ class ProgramTrials(TrialRuns):
     """The study's adapter for any program.
 
     Args:
-        known: what has ended of the study in earlier runs of it.
-        clock: seconds of a monotonic clock.
-
-    Attributes:
-        results: of all trials that have ended, by name, in the order of their ends.
-        trials: all trials that have been started, by name.
-        units: the base units of figures, by name.
+        elapsed: seconds that earlier runs of the study have taken.
     """
 
     def __init__(
@@ -50,17 +42,10 @@ class ProgramTrials(TrialRuns):
         courier: Courier,
         setting: Setting,
         files: ProgramFiles,
-        known: StudyRecords,
-        clock: Callable[[], float] = time.monotonic,
+        elapsed: float,
     ) -> None:
-        super().__init__(study, setting)
-        self.results = {name: result_of(end) for name, end in known.ends.items()}
-        self.units, self.trials = known.units, {name: trial_of(end) for name, end in known.ends.items()}
-        self.study, self.measure = study, measure
-        self._courier, self._files = courier, files
-        self._clock, self._begin = clock, clock() - known.elapsed
-        self.took = known.elapsed
-        """Seconds that the study had taken at the last end of a trial, earlier runs of it included."""
+        super().__init__(study, setting, elapsed)
+        self.measure, self._courier, self._files = measure, courier, files
         self._readers: dict[str, Reader] = {}
         self._read: dict[str, Readings] = {}
         self._ranks: dict[str, float | None] = {}
@@ -69,14 +54,9 @@ class ProgramTrials(TrialRuns):
         self._warm_up = 0  # the most readings that the warm-up of a trial had
         self._memory = MemoryUse(measure.memory)
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds that the study has taken, earlier runs of it included."""
-        return self._clock() - self._begin
-
     def _predicted(self, trial: Trial) -> float | None:
         """The mean of those that worked."""
-        worked = [result.seconds for result in self.results.values() if result.cause == "ok"]
+        worked = [run.result.seconds for run in self._study.finished.runs if run.result.cause == "ok"]
         return sum(worked) / len(worked) if worked else None
 
     def _file(self, name: str, file: str) -> str:
@@ -84,14 +64,9 @@ class ProgramTrials(TrialRuns):
 
     # -- before --------------------------------------------------------------------------------------
 
-    def starting(self, name: str) -> Mapping[str, object]:
-        """The trial's point and phase, for those who look at a study while it runs."""
-        trial = self._pending[name]
-        return {"point": dict(trial.point), "phase": trial.phase, **({"round": trial.round} if trial.round else {})}
-
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start for a trial, and write its files."""
-        trial = self.trials[name] = self._pending[name]
+        trial = self._pending[name]
         delivered = self._courier.deliver(trial.point, self._files.trial(name), name)
         exports = [word for export in (f"{TRIAL}={name}", *delivered.exports) for word in ("--export", export)]
         folder = self._files.trial(name)
@@ -121,7 +96,7 @@ class ProgramTrials(TrialRuns):
         values = reader.values(self.measure.goals[0].name)
         warm_up = max(self._warm_up, steady_part(values).left_out) if values else 0
         running = 0.0 if self._launching is None else seconds - self._launching
-        return self.study.reason_to_prune(name, running, values[warm_up:])
+        return self._study.reason_to_prune(name, running, values[warm_up:])
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -144,19 +119,17 @@ class ProgramTrials(TrialRuns):
         """
         trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
         undescribed = result.cause == "no metric" and not readings.diverged
-        if not self.results and (undescribed or name in self._cannot_start):
+        first = not any(run.result.counts for run in self._study.finished.runs)
+        if first and (undescribed or name in self._cannot_start):
             raise BadInputError(result.reason, hint=f"the output of the trial is in {self._files.trial(name)}")
         self._ended(name)
-        self.results[name] = result
-        self.units.update(readings.units)
-        self.took = self.elapsed
         parts = _parts(readings, result.seconds, ranks)
         self._launching = max(self._launching or 0.0, parts["launch"])
         self._warm_up = max(self._warm_up, readings.warm_up.get(self.measure.goals[0].name, 0))
-        self.study.tell(name, result)
+        self._study.tell(name, result)
         return {
-            **recorded(trial),
-            "elapsed": round(self.took, 3),
+            **{each: value for each, value in trial.as_dict().items() if each != "name"},
+            "elapsed": round(self.elapsed, 3),
             "figures": dict(result.metrics),
             "units": dict(readings.units),
             **_in_short(readings),
@@ -170,11 +143,6 @@ def _seconds_of_ranks(end: End) -> float | None:
     ends = (end.report or {}).get("ends")
     seconds = [each.get("seconds") for each in ends if isinstance(each, dict)] if isinstance(ends, list) else []
     return max((float(value) for value in seconds if isinstance(value, (int, float))), default=None)
-
-
-def recorded(trial: Trial) -> Mapping[str, object]:
-    """A trial in the journal; `trial_of` reads it back."""
-    return {"point": dict(trial.point), "phase": trial.phase, "round": trial.round, "block": trial.block}
 
 
 _SHOWN = 200

@@ -84,7 +84,7 @@ class ProgramStudy:
         space, goals = self._spec.declaration.space, self._measure.goals
         self.study = Study(space, goals, **self._spec.bounds, side_by_side=self.setting.side_by_side)
         restore(self.study, known)
-        self.trials = ProgramTrials(self.study, self._measure, self._courier, self.setting, self._files, known)
+        self.trials = ProgramTrials(self.study, self._measure, self._courier, self.setting, self._files, known.elapsed)
         return ()
 
     def clean_up(self) -> None:

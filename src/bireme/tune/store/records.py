@@ -5,6 +5,7 @@ A record is one of::
     {"study": {…}}      what identifies the study; a study that begins in place of another one follows in the same file.
                         With "keeps": the trials of that one which still hold, and what is different in their records
     {"run": {…}}        what may differ from one start of the command to the next, such as budgets
+    {"finalists": […]}  what the paired rounds compare, written before the first of them; "of": what they were chosen of
     {"start": NAME, …}  a trial has started, on which slots and when
     {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
     {"answer": {…}}     what is known when the command ends, and "why" it does; with "over": why the study is over
@@ -37,6 +38,7 @@ class StudyRecords:
         run: what the last start of the command added.
         starts: the last start of each trial, by name.
         ends: the last end of each trial, by name, in the order of these ends.
+        finalists: the record of what the rounds compare; {}: no round has begun, or an earlier version has run it.
         over: why the study is over; "": it is not, or trials were started after.
         conclusion: the record of the last end of the command, if no trial has started or ended since then.
         finished: whether it was ever over.
@@ -55,6 +57,7 @@ class StudyRecords:
         self.begun, self.run = identity, dict[str, Any]()
         self.over, self.finished = "", False
         self.conclusion: Record = {}
+        self.finalists: Record = {}
 
     def keep(self, keeps: Mapping[str, Record]) -> None:
         """Leave out all trials that have ended but these, and add to the records of their ends."""
@@ -70,6 +73,8 @@ class StudyRecords:
             self.moved_to = 0
         elif "run" in record:
             self.run = record["run"]
+        elif "finalists" in record:
+            self.finalists = record
         elif "start" in record:
             self.starts.pop(record["start"], None)
             self.starts[record["start"]] = record

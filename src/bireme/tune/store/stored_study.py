@@ -45,6 +45,7 @@ class Study(study.Study):
         super().__init__(space, goals, **options)
         self.notes: tuple[str, ...] = ()
         self._journal: Journal | None = None
+        self._decided = False  # whether the finalists are in the journal
         self._starts: dict[str, records.Record] = {}
         if storage:
             self._open(os.path.join(os.getcwd(), os.path.expanduser(storage)), options)
@@ -65,6 +66,7 @@ class Study(study.Study):
             bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
             run = {"confidence": self._confidence, "effect": self._effect, **bounds}
             journal.append({"run": run}, sync=False)
+            self.restore_finalists(known.finalists)
             for end in known.ends.values():
                 self.restore(records.trial_of(end), records.result_of(end), float(end.get("elapsed", 0.0)))
         except BaseException:
@@ -95,6 +97,9 @@ class Study(study.Study):
         return trial
 
     def _begin(self, trial: Trial) -> Trial:
+        if trial.paired and not self._decided:
+            self._append(self.finalists, sync=False)
+            self._decided = True
         self._append({"start": trial.name, **_facts(trial)})
         self._said_over = False
         return super()._begin(trial)

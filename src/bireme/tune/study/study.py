@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from bireme.errors import BadInputError
 from bireme.result.report import duration
@@ -151,6 +151,7 @@ class Study:
         self._clock = clock
         self._rounds: PairedRounds | None = None
         self._earlier: list[tuple[int, Point, Sequence[float] | None]] = []
+        self._recorded: Mapping[str, Any] = {}
         self._forecast: tuple[int, Forecast | None] = -1, None
 
     # -- ask and tell ----------------------------------------------------------------------------------
@@ -268,6 +269,27 @@ class Study:
         if trial.paired:
             self._earlier.append((trial.round, trial.point, values))
 
+    @property
+    def finalists(self) -> dict[str, object]:
+        """The record of what the rounds compare, the baseline first; {} before they begin.
+
+        The error is divided among all of them, so a study that goes on, and who reads it, must know also those that
+        have not run. ``of``: what they were chosen of.
+        """
+        if self._rounds is None:
+            return {}
+        compared = self._rounds.confirmation
+        return {"finalists": [compared.baseline, *compared.finalists], "of": self._choice}
+
+    @property
+    def _choice(self) -> list[object]:
+        """What finalists are chosen of: with other results, or another budget, some may join."""
+        return [len(self._measured.searched), self._budget.trials, self._budget.seconds, self._confirm]
+
+    def restore_finalists(self, record: Mapping[str, Any]) -> None:
+        """Compare what an earlier run of this study has compared; ``record``: its `finalists`, {} if unknown."""
+        self._recorded = record
+
     def drop(self, name: str) -> None:
         """A pending trial was not measured: it may be proposed again."""
         trial = self._pending.pop(name)
@@ -345,18 +367,15 @@ class Study:
         room = self._budget.finalists(self._begun, baseline, lasts, allowed, least)
         return MOST if room is None else min(MOST, room)
 
-    def _first_rounds(self) -> PairedRounds | None:
-        """The rounds before the first of them begins; None: there is nothing to compare."""
+    def _first_rounds(self, *, join: bool = True) -> PairedRounds | None:
+        """The rounds before they begin, with others than in earlier ones (``join``); None: nothing is to compare."""
         baseline = self._baseline
         if baseline is None or (self._share == 0 and not self._earlier):
             return None
-        finalists = {key_of(point): point for _, point, _ in self._earlier if point != baseline}
-        # With the same budget, which has less room now, no others are chosen; with a larger one some join.
-        least = LEAST_RUNS if self._near is None else 1
-        chosen = choose(self._sampler, self._measured, baseline, effect=self._effect, room=self._room, least_runs=least)
-        if besides := [each for each in self._besides(self._measured) if each != baseline and each not in chosen]:
-            chosen = [*besides, *chosen][: self._room([*besides, *chosen])]
-        finalists.update((key_of(point), point) for point in chosen)
+        earlier = [*self._recorded.get("finalists", ()), *(point for _, point, _ in self._earlier)]
+        finalists = {key_of(point): point for point in earlier if point != baseline}
+        if not self._recorded or (join and self._recorded["of"] != self._choice):
+            finalists.update((key_of(point), point) for point in self._choose(baseline))
         if not finalists:
             return None
         # Where any point may win against any other, each pair has its part of the error.
@@ -377,6 +396,14 @@ class Study:
         closed = max((number for number, _, _ in self._earlier), default=0)
         plan = partial(self._plan, confirmation)
         return PairedRounds(confirmation, plan, side_by_side=self._side_by_side, closed=closed)
+
+    def _choose(self, baseline: Point) -> list[Point]:
+        """The finalists, by what is known now."""
+        least = LEAST_RUNS if self._near is None else 1
+        chosen = choose(self._sampler, self._measured, baseline, effect=self._effect, room=self._room, least_runs=least)
+        if besides := [each for each in self._besides(self._measured) if each != baseline and each not in chosen]:
+            chosen = [*besides, *chosen][: self._room([*besides, *chosen])]
+        return chosen
 
     def _plan(self, rounds: Confirmation, number: int) -> list[dict[str, object]]:
         """The points of a round, as many as the budget has room for; [] if nothing is undecided."""
@@ -529,7 +556,7 @@ class Study:
     def answer(self) -> Answer:
         """What is known now."""
         promising = max(estimates(self._sampler, self._measured), key=lambda each: each[0], default=None)
-        rounds = self._rounds or (self._first_rounds() if self._earlier else None)
+        rounds = self._rounds or (self._first_rounds(join=False) if self._earlier else None)
         if not self._has_default:
             compared = rounds.confirmation if rounds is not None else None
             best = compared.baseline if compared is not None else self._baseline
