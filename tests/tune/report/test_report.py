@@ -127,6 +127,23 @@ def test_an_answer_that_is_not_certain_names_what_is_promising_and_the_baseline(
     assert f"The baseline is {next(each for each in texts if 'batch=64' in each)}." in text
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "rounds"), [(0.0, None, 4), (0.96, 1.31, 7)], ids=["in fewer rounds", "with an interval"]
+)
+def test_a_finalist_that_is_the_best_so_far_is_undecided(tmp_path: Path, low: float, high: float, rounds: int) -> None:
+    made = StudyMaker(tmp_path, logs=False)
+    made.begin()
+    made.trial(BASELINE, "noise")
+    best, other = {**BASELINE, "batch": 128}, {**BASELINE, "batch": 64}
+    known = {"goal": "samples/s", "ratio": 1.12, "low": low, "high": high}
+    compared = [{**known, "point": best, "rounds": rounds}, {**known, "point": other, "rounds": rounds + 2}]
+    made.finish(best, confirmed=False, baseline=BASELINE, promising=best, ties=[], compared=compared)
+    made.journal.close()
+    study, _ = read_study(str(tmp_path))
+    verdicts = {each.config: each.verdict for each in study.finalists}
+    assert study.best is not None and verdicts[study.best] == "undecided"
+
+
 def test_effects_are_those_of_the_landscape(folder: Path) -> None:
     study, _ = read_study(str(folder))
     found = {each.parameter: each for each in effects(study, study.goals[0])}

@@ -515,7 +515,7 @@ def _finalists(
         if verdict == "not distinguishable" and each.point == answer.best and not answer.confirmed:
             verdict = "undecided"  # it is called the best so far, so further rounds may tell it from the baseline
         if low is high is None:
-            left_out = each.rounds < most and config not in ties
+            left_out = each.rounds < most and config not in ties and each.point != answer.best
             tie = kind == "deepspeed" and config in ties  # it names them so at any number of rounds
             verdict = "left out" if left_out else verdict if tie else "undecided"
         found.append(
