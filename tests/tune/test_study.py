@@ -355,7 +355,7 @@ def test_the_confirmation_takes_its_part_of_the_time(confirm, most):
 
 @pytest.mark.parametrize("confirm", ["50", "0%", "100%", "some"])
 def test_a_part_of_the_time_is_written_as_one(confirm):
-    with pytest.raises(BadInputError, match="not a part of the time"):
+    with pytest.raises(BadInputError, match="confirm: not a part of the time"):
         make(confirm=confirm)
 
 

@@ -34,7 +34,8 @@ def share(confirm: str) -> float | None:
     except ValueError:
         part = math.nan
     if not (confirm.endswith("%") and 0 < part < 1):
-        raise BadInputError(f"not a part of the time: {confirm!r}", hint="use off, sure, or a part such as 50%")
+        hint = "use off, sure, or a part such as 50%"
+        raise BadInputError(f"not a part of the time: {confirm!r}", where="confirm", hint=hint)
     return part
 
 
