@@ -30,8 +30,7 @@ class PairedRounds:
         self.confirmation, self._plan, self._side_by_side = confirmation, plan, side_by_side
         self._open: dict[tuple[int, str], Point] = {}  # neither ended nor given up, in the order of their runs
         self._pending: set[tuple[int, str]] = set()
-        self.last, self.planned = closed, list[Point]()
-        """The number of the last round, and its points."""
+        self.last = closed
 
     def next(self) -> tuple[int, Point] | None:
         """The next run, (round, point), which is not pending yet; None if there is none now."""
@@ -51,12 +50,9 @@ class PairedRounds:
     def begin(self, number: int, point: Point) -> None:
         """A run is pending. The first one of a round opens it."""
         if number > self.last:
-            self._open_round(number, self._plan(number))
+            self.last = number
+            self._open.update({(number, key_of(each)): each for each in self._missing(number, self._plan(number))})
         self._pending.add((number, key_of(point)))
-
-    def _open_round(self, number: int, planned: Sequence[Point]) -> None:
-        self.last, self.planned = number, list(planned)
-        self._open.update({(number, key_of(each)): each for each in self._missing(number, planned)})
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
         """Report a run; None: it failed; (): it could not be measured, and is not asked for again."""
@@ -67,8 +63,3 @@ class PairedRounds:
     def drop(self, number: int, point: Point) -> None:
         """A pending run was not measured: it is the next one again."""
         self._pending.discard((number, key_of(point)))
-
-    @property
-    def open(self) -> list[tuple[int, Point]]:
-        """All runs, (round, point), that are planned, and neither ended nor given up."""
-        return [(number, point) for (number, _), point in self._open.items()]
