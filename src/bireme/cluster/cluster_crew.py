@@ -335,7 +335,7 @@ class ClusterCrew(NodesCrew):
         if self._fetching is not None:
             self._fetching.lost(member, reason)
         else:
-            self.nodes.lost(member, reason, when)
+            super().lost(member, reason, when)
 
 
 def node_plans(

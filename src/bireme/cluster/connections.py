@@ -62,6 +62,7 @@ class NodesCrew(Crew):
     """A crew of agents: what its connections do for it."""
 
     nodes: NodeConnections
+    _session: Session
 
     def start(self) -> None:
         """Start the launcher, and wait for the nodes' answers."""
@@ -82,6 +83,11 @@ class NodesCrew(Crew):
     def close(self) -> None:
         """Leave nothing behind."""
         self.nodes.close()
+
+    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
+        """End the job with a node that is lost."""
+        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
+        self.nodes.maybe_end()
 
 
 _LAUNCHER_WAIT = 5.0
@@ -341,11 +347,6 @@ class NodeConnections:
         self.complain([member], len(self.members))
 
     # -- the end ---------------------------------------------------------------------------------
-
-    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
-        """End the job, as a node is lost."""
-        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
-        self.maybe_end()
 
     def maybe_end(self) -> None:
         """Tell the owner if no agent is alive any more."""

@@ -98,10 +98,6 @@ class _Questions(NodesCrew):
         else:
             self.nodes.leave()
 
-    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
-        """End with a node that broke the protocol."""
-        self.nodes.lost(member, reason, when)
-
     def none_alive(self) -> None:
         """End with the last agent."""
         self.nodes.leave()

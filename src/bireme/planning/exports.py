@@ -167,7 +167,8 @@ def exports(
     kept_here = {name for key, names in SET_BY_SITE.items() if key in environ for name in names}
     if not same_files:
         kept_here |= OF_FILES
-    variables = {name: value for name, value in here.items() if _by_default(name) and name not in kept_here}
+    travels = [name for name in here if (name in NAMES or name.startswith(PREFIXES)) and _may_match(name)]
+    variables = {name: here[name] for name in travels if name not in kept_here}
     origins = dict.fromkeys(variables, _INHERITED)
     passed_over: list[str] = []
     distrusted: list[str] = []
@@ -182,7 +183,8 @@ def exports(
                 passed_over.append(f"{name} ({origin})")
                 continue
             variables[name], origins[name] = value, origin
-            if not variable and os.path.dirname(path) != home and _loads_code(name):
+            loads_code = name in _LOADS_CODE or name.startswith(_LOADS_CODE_PREFIXES)
+            if not variable and os.path.dirname(path) != home and loads_code:
                 loading[name] = f"{name} ({origin})"
     for request in requests:
         for name, value in _requested(request, here):
@@ -273,10 +275,6 @@ def _found(path: str) -> tuple[str, str]:
     return read_text(path, fd=fd), ""
 
 
-def _loads_code(name: str) -> bool:
-    return name in _LOADS_CODE or name.startswith(_LOADS_CODE_PREFIXES)
-
-
 def _unquoted(text: str, where: str) -> str:
     quote = text[:1]
     if quote not in ("'", '"'):
@@ -314,10 +312,6 @@ def _is_expanded(text: str) -> bool:
 def _would_be_expanded(where: str) -> BadInputError:
     hint = "write the value itself, or in single quotes to keep it as it is"
     return BadInputError("a shell would expand a part of this value; Bireme does not", hint=hint, where=where)
-
-
-def _by_default(name: str) -> bool:
-    return (name in NAMES or name.startswith(PREFIXES)) and _may_match(name)
 
 
 def _may_match(name: str, prefix: str = "-") -> bool:

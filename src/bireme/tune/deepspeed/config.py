@@ -130,10 +130,6 @@ def _text(value: object) -> str:
     return "" if isinstance(value, str) and value.strip() else "a non-empty string"
 
 
-def _text_or_none(value: object) -> str:
-    return "" if value is None else _text(value)
-
-
 def _one_of(*words: str) -> Check:
     return lambda value: "" if value in words else "one of " + ", ".join(words)
 
@@ -173,7 +169,7 @@ _BY_TYPE: dict[str, Check] = {
     "int": _count,
     "int | None": _count_or_none,
     "str": _text,
-    "str | None": _text_or_none,
+    "str | None": lambda value: "" if value is None else _text(value),
 }
 CHECKS = {name: _BY_TYPE[hint] for name, hint in Autotuning.__annotations__.items() if hint in _BY_TYPE} | {
     "metric": _one_of(*METRICS),

@@ -262,14 +262,10 @@ def choices_in(config: Mapping[str, object], above: str = "") -> Iterator[tuple[
         if not above and key in LISTS_BY_NATURE:
             continue
         if isinstance(value, list):
-            if above + key not in LIST_VALUES or _all_lists(value):
+            if above + key not in LIST_VALUES or (value and all(isinstance(each, list) for each in value)):
                 yield above + key, value
         elif isinstance(value, Mapping):
             yield from choices_in(value, f"{above}{key}.")
-
-
-def _all_lists(value: Sequence[object]) -> bool:
-    return bool(value) and all(isinstance(each, list) for each in value)
 
 
 def applies(key: str, stage: int) -> bool:
