@@ -6,6 +6,7 @@ import os
 import shlex
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -190,8 +191,9 @@ def test_by_hand(stage, witness, tmp_path, case):
     refused(subprocess.run(command, capture_output=True, text=True, env=clean_environ()), *says, tmp_path=tmp_path)
 
 
-def in_a_folder_that_is_gone(tmp_path, *words):
-    command = f"mkdir gone; cd gone; rmdir ../gone; exec {shlex.join(map(str, bireme(*words)))}"
+def in_a_folder_that_is_gone(tmp_path, *words, command=()):
+    argv = (*command, *words) if command else bireme(*words)
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {shlex.join(map(str, argv))}"
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=clean_environ(), cwd=tmp_path)
 
 
@@ -201,8 +203,9 @@ def test_the_working_directory_is_gone(witness, tmp_path, options):
     refused(done, "the working directory no longer exists", tmp_path=tmp_path)
 
 
-def test_a_machine_is_examined_without_a_working_directory(tmp_path):
-    done = in_a_folder_that_is_gone(tmp_path, "check", "--accelerator", "cpu")
+@pytest.mark.parametrize("command", [(), (os.path.join(os.path.dirname(sys.executable), "bireme"),)])
+def test_a_machine_is_examined_without_a_working_directory(tmp_path, command):
+    done = in_a_folder_that_is_gone(tmp_path, "check", "--accelerator", "cpu", command=command)
     assert done.returncode == 0 and " cores" in done.stdout, done.stderr
 
 

@@ -23,8 +23,7 @@ def other_python(environ: Mapping[str, str], program: str) -> str:
     if os.path.basename(program) != _COMMAND:
         return ""
     prefix = active_prefix(environ)
-    ours = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
-    return python_of(prefix) if prefix and not ours else ""
+    return python_of(prefix) if prefix and os.path.realpath(prefix) != os.path.realpath(sys.prefix) else ""
 
 
 def active_prefix(environ: Mapping[str, str]) -> str:

@@ -135,7 +135,8 @@ class _Trial:
         resident = {pid: _resident(pid) for pid in ranks}
         together = sum(now for now, _ in resident.values())
         if len(resident) > 1 and together > (self.host or 0):  # an upper bound: look closer, which takes longer
-            together = sum(_proportional(pid, now) for pid, (now, _) in resident.items())
+            # Shared pages are divided among those that share them.
+            together = sum(_sizes(f"/proc/{pid}/smaps_rollup").get("Pss", now) for pid, (now, _) in resident.items())
         if resident:
             self.host = max(self.host or 0, together, *(highest for _, highest in resident.values()))
 
@@ -172,11 +173,6 @@ def _resident(pid: int) -> tuple[int, int]:
     """Resident memory of a process in bytes: now, and at most until now."""
     sizes = _sizes(f"/proc/{pid}/status")
     return sizes.get("VmRSS", 0), sizes.get("VmHWM", 0)
-
-
-def _proportional(pid: int, resident: int) -> int:
-    """Its share of memory, where shared pages are divided among those that share them."""
-    return _sizes(f"/proc/{pid}/smaps_rollup").get("Pss", resident)
 
 
 def _sizes(path: str) -> dict[str, int]:
