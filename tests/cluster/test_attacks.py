@@ -42,17 +42,17 @@ def without_tls(jobs: Jobs, lacking: bool = True) -> Iterator[None]:
     """On the machine of the command nothing is there, for so long, that could make a certificate."""
     hidden = []
     if lacking:
-        hidden = [f"--bind /dev/null {jobs.login.run('command -v openssl').stdout.strip()}"]
+        hidden = [("--bind /dev/null", jobs.login.run("command -v openssl").stdout.strip())]
         package = importlib.util.find_spec("cryptography")
         if package is not None and package.origin is not None:
-            hidden.append(f"-t tmpfs tmpfs {os.path.dirname(package.origin)}")
+            hidden.append(("-t tmpfs tmpfs", os.path.dirname(package.origin)))
     try:
-        for words in hidden:
-            jobs.login.run(f"mount {words}", root=True)
+        for how, path in hidden:
+            jobs.login.run(f"mount {how} {shlex.quote(path)}", root=True)
         yield
     finally:
-        for words in hidden:
-            jobs.login.run(f"umount {words.split()[-1]}", check=False, root=True)
+        for _, path in hidden:
+            jobs.login.run(f"umount {shlex.quote(path)}", check=False, root=True)
 
 
 SAYS = "import sys; print(sys.argv[1], flush=True)"
