@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # rich is imported only where there is a terminal
     from rich.live import Live as RichLive
 
 
-_SHARE = 20
-"""What is best is asked again after this many times the time that the last answer took."""
+_SHARE, _BURST = 0.05, 3.0
+"""The part of the time that may be spent on what is best, and seconds that may be spent on it at once."""
 
 
 class Shown(Protocol):
@@ -169,7 +169,13 @@ class Live(Lines):
         self._console = Console(highlight=False)
         self._live: RichLive | None = None
         self._best: list[str] = []
-        self._due = 0.0
+        self._stale = True  # whether something has ended since the best was calculated
+        self._spent = 0.0  # seconds, on calculating it
+
+    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
+        """Show that a trial has ended."""
+        self._stale = True
+        super().ended(name, result, again=again)
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
@@ -230,11 +236,12 @@ class Live(Lines):
             grid.add_row(mark, *map(Text, words), Text(duration(now - begin), "dim"))
         rows = Table.grid()
         rows.add_row(grid)
-        if now >= self._due:
+        if self._stale and self._spent <= _BURST + _SHARE * (now - self._begin):
             known = self._study.view(answered=True)
             self._view = self._view or known
             self._best = best_lines(known) if known.best is not None else []
-            self._due = time.monotonic() + _SHARE * (time.monotonic() - now)
+            self._stale = False
+            self._spent += time.monotonic() - now
         for line in self._best:
             rows.add_row(Text(printable(line), "bold"))
         counts = [f"{len(self._view.ended) if self._view else 0} done", self._left, duration(now - self._begin)]
