@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import Any
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, few
 from bireme.resources import extension_locks
 from bireme.tune.deepspeed.adapter import Trials, given_up
 from bireme.tune.deepspeed.command import find_config, real_job
@@ -25,16 +25,18 @@ from bireme.tune.deepspeed.space import STAGE, TuningSpace, read_space
 from bireme.tune.deepspeed.stages import Stages
 from bireme.tune.execution.adapter import Setting, TrialRuns
 from bireme.tune.launcher import RealJob
-from bireme.tune.report.text import CLOCK, few, table
+from bireme.tune.report.text import CLOCK, table
 from bireme.tune.space.points import Point, key_of
+from bireme.tune.store import resume as resuming
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
+from bireme.tune.store.records import Record, StudyRecords, result_of
 from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer
+from bireme.tune.study.trial import Answer, Trial
+from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 _CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
@@ -343,15 +345,15 @@ def _move(files: StudyFiles, to: StudyFiles) -> str:
 
 def restore(study: Study, space: TuningSpace, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
-    study.restore_finalists(known.finalists)
-    for end in known.ends.values():
-        trial, result = trial_of(end), result_of(end)
-        if trial.phase == "profile":
-            found = ModelInfo(**end["info"]).as_metrics() if end.get("info") else {}
-            result = result.replace(metrics={**result.metrics, **found})
-        else:
-            result = with_goal(result, space.config.autotuning.metric, space.batch_of(trial.point))
-        study.restore(trial, result, float(end.get("elapsed", 0.0)))
+
+    def read(trial: Trial, end: Record) -> TrialResult:
+        result = result_of(end)
+        if trial.phase != "profile":
+            return with_goal(result, space.config.autotuning.metric, space.batch_of(trial.point))
+        found = ModelInfo(**end["info"]).as_metrics() if end.get("info") else {}
+        return result.replace(metrics={**result.metrics, **found})
+
+    resuming.restore(study, known, read)
 
 
 # -- for those who look at it ------------------------------------------------------------------------

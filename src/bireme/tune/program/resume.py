@@ -6,16 +6,10 @@ from importlib.util import find_spec
 
 from bireme.tune.space import expressions
 from bireme.tune.space.points import Condition, Parameter, Points, Space
-from bireme.tune.store.records import StudyRecords, result_of, trial_of
+from bireme.tune.store.records import StudyRecords
+from bireme.tune.store.resume import restore
 from bireme.tune.study.study import Answer, Study
 from bireme.tune.study.trial import Goal, Objective
-
-
-def restore(study: Study, known: StudyRecords) -> None:
-    """Tell a new study what has ended of it."""
-    study.restore_finalists(known.finalists)
-    for end in known.ends.values():
-        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)))
 
 
 def answer_of(known: StudyRecords) -> Answer:

@@ -16,14 +16,13 @@ from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure
 from bireme.tune.program.delivery import Courier
 from bireme.tune.program.files import ProgramFiles, digests
-from bireme.tune.program.resume import restore
 from bireme.tune.program.trials import ProgramTrials
 from bireme.tune.space.points import Point
 from bireme.tune.store import warm_start
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import LOCK
 from bireme.tune.store.records import Record, StudyRecords
-from bireme.tune.store.resume import Successor, resume
+from bireme.tune.store.resume import Successor, restore, resume
 from bireme.tune.study.study import Study
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bireme.errors import counted
+from bireme.errors import counted, few
 from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.view import MEASURED, OUT_OF_MEMORY, PHASES, Finalist, StudyClock, StudyView, TrialView
@@ -310,8 +310,6 @@ def _ratio(value: float) -> str:
 # -- tables and paragraphs ----------------------------------------------------------------------------
 
 _WIDTH = 100
-_NAMED = 3
-"""Of several trials with one remark this many are named; the others are counted."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -323,12 +321,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ]
     rule = "|" + "|".join(":" + "-" * (width + 1) for width in widths) + "|"
     return "\n".join([drawn[0], rule, *drawn[1:]])
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def listed(title: str, lines: Iterable[str]) -> str:

@@ -260,8 +260,8 @@ class StudyView(Value):
     @property
     def ties(self) -> tuple[int, ...]:
         """What cannot be told from the best, without what is promising, and what was compared too little."""
-        open_ = {each.config for each in self.finalists if each.verdict == "undecided"}
-        return tuple(each for each in self.answer.ties if each != self.promising and each not in open_)
+        others = {each.config for each in self.finalists if each.verdict == "undecided"} | {self.promising}
+        return tuple(each for each in self.answer.ties if each not in others)
 
     @property
     def reference(self) -> str:

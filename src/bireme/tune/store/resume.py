@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, few
 from bireme.tune.define.declarations import fill
 from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.space.points import Points
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.records import Record, StudyRecords, result_of
+from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
 from bireme.tune.study.observations import CLOCK
+from bireme.tune.study.study import Study
+from bireme.tune.study.trial import Trial
+from bireme.tune.study.trial_result import TrialResult
 
 _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""
-
-_NAMED = 3
-"""Of several trials with one remark this many are named; the others are counted."""
 
 
 class Following(Protocol):
@@ -86,10 +86,14 @@ def _begin(journal: Journal, identity: Record) -> StudyRecords:
     return StudyRecords([record])
 
 
-def few(names: list[str]) -> str:
-    """The first names, and the number of the others."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def restore(
+    study: Study, known: StudyRecords, read: Callable[[Trial, Record], TrialResult] = lambda _, end: result_of(end)
+) -> None:
+    """Tell a new study what has ended of it; ``read``: makes the result of a trial of the record of its end."""
+    study.restore_finalists(known.finalists)
+    for end in known.ends.values():
+        trial = trial_of(end)
+        study.restore(trial, read(trial, end), float(end.get("elapsed", 0.0)))
 
 
 # -- a study of a program ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from bireme.tune.space.points import Point, Points
 from bireme.tune.store import records
 from bireme.tune.store.folder import prepare
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.resume import Successor, resume
+from bireme.tune.store.resume import Successor, restore, resume
 from bireme.tune.study import study
 from bireme.tune.study.trial import Goal, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -66,9 +66,7 @@ class Study(study.Study):
             bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
             run = {"confidence": self._confidence, "effect": self._effect, **bounds}
             journal.append({"run": run}, sync=False)
-            self.restore_finalists(known.finalists)
-            for end in known.ends.values():
-                self.restore(records.trial_of(end), records.result_of(end), float(end.get("elapsed", 0.0)))
+            restore(self, known)
         except BaseException:
             journal.close()
             raise

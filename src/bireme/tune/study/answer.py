@@ -52,7 +52,7 @@ def answer(
     why = (failed.reason or failed.cause) if failed and baseline != default else ""
     if baseline is None or promising is None:
         return Answer(best=None, baseline=default, default_failed=why, text="nothing works")
-    least = math.log1p(effect)
+    least, several = math.log1p(effect), len(measurements.goals) > 1
     name = "the default" if baseline == default else "the first point that works"
     known = Answer(
         best=baseline,
@@ -64,11 +64,7 @@ def answer(
         text=f"no point is shown to be better than {name}",
     )
     if rounds is None or not rounds.last:
-        return (
-            known
-            if len(measurements.goals) > 1
-            else _guess(measurements, known, promising, None, name, alpha, math.log1p(effect))
-        )
+        return known if several else _guess(measurements, known, promising, None, name, alpha, least)
     compared = tuple(
         _compared(measurements, number, point, rounds.versus(point, goal=number))
         for point in rounds.finalists
@@ -76,27 +72,26 @@ def answer(
     )
     better = [each for each in rounds.working if rounds.certain(each)]
     known = known.replace(compared=compared, rounds=rounds.versus(promising).count)
-    if len(measurements.goals) > 1:
+    if several:
         text = f"{known.text} in the first goal; the front has finalists only, so points of it may be missing"
         known = known.replace(front=tuple(_front(rounds, len(measurements.goals))), text=text)
+    if several and not better:
+        return known
     posterior, points = rounds.posterior, [baseline, *rounds.working]
+
+    def as_good(lead: int) -> list[Point]:
+        others = (number for number in range(1, len(points)) if number != lead)
+        return [points[number] for number in others if posterior.ahead(number, lead, -least) >= _TIE]
+
     if not better:
-        if len(measurements.goals) > 1:
-            return known
         place, ends = rounds.leading
         leader = points[place]
         if not ends and posterior.means[place] - posterior.means[0] >= least:
             return _guess(measurements, known.replace(promising=leader), leader, rounds, name, alpha, least)
-        equal = [each for number, each in enumerate(points) if number and posterior.ahead(number, 0, -least) >= _TIE]
-        return known.replace(ties=tuple(equal), promising=baseline)
+        return known.replace(ties=tuple(as_good(0)), promising=baseline)
     places = {key_of(each): number for number, each in enumerate(points)}
     leader = max(better, key=lambda each: posterior.means[places[key_of(each)]])
-    lead = places[key_of(leader)]
-    equal = [
-        each
-        for number, each in enumerate(points)
-        if number not in (0, lead) and posterior.ahead(number, lead, -least) >= _TIE
-    ]
+    equal = as_good(places[key_of(leader)])
     near = [each for each in equal if each in better and rounds.versus(each, leader).mean > -least]
     best = _cheaper(measurements, leader, near)
     sure = _compared(measurements, 0, best, rounds.versus(best))

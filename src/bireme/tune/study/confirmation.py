@@ -184,7 +184,7 @@ class Confirmation:
         A point is set apart from the best when the error of its mean is half of its distance and the effect; and the
         best must be shown to be better than the baseline, if it is by what matters.
         """
-        posterior, rounds = self.posterior, self._alpha
+        posterior = self.posterior
         counts, noise = posterior.counts, posterior.noise
         leader, ends = self.leading
         if ends:
@@ -198,7 +198,7 @@ class Confirmation:
             claims = 0.0
             if ahead > self._effect / 2 and not any(map(self.certain, self.working)):
                 spread = math.sqrt(2) * noise
-                claims = max(1.0, expected_rounds(ahead, spread, rounds) - self.versus(self._points[leader]).count)
+                claims = max(1.0, expected_rounds(ahead, spread, self._alpha) - self.versus(self._points[leader]).count)
             found.append(float(max(apart.sum() + apart.max(), 2 * claims + apart.sum() - 2 * apart.max())))
         return sorted(found)
 

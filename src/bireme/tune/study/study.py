@@ -348,11 +348,9 @@ class Study:
 
     def _next_screen(self) -> Proposal | None:
         baseline = self._baseline
-        unsure = len(self._goals) == 1 and not self._share_spent
+        unsure = len(self._goals) == 1 and self._share != 0 and not self._share_spent
         searching = any(each.phase != "screen" for each in self._pending.values())
         if baseline is None or not unsure or searching or len(self._pending) >= self._side_by_side:
-            return None
-        if self._share == 0:
             return None
         running = [key_of(each.point) for each in self._pending.values()]
         point = screening.next_point(self._measured, baseline, self._effect, running, near=self._near)
