@@ -93,7 +93,7 @@ def with_needs(use: Use) -> object:
     return pytest.param(use, marks=marks, id=f"{use.launcher} {use.options}")
 
 
-@pytest.mark.parametrize("use", map(with_needs, uses()))
+@pytest.mark.parametrize("use", [with_needs(use) for use in uses()])
 def test_runs_or_says_what_to_type(use: Use, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name, value in STEP.items() if use.launcher.startswith("srun ") else ():
         os.environ[name] = value
