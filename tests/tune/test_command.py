@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -69,8 +70,10 @@ def desk(tmp_path, stage):
 # -- a whole study -------------------------------------------------------------------------------------
 
 
-def test_a_study_from_its_beginning_to_the_real_job(desk):
+def test_a_study_from_its_beginning_to_the_real_job(desk, monkeypatch):
     desk.configure(STAGES)
+    monkeypatch.setenv("USER", "ada")
+    monkeypatch.setenv("DLWS_JOB_ID", "job-7")
     done = desk.run(options=("--num_gpus", "2"))
     names = [*NAMES, "z1_gas1_tmbspg8", "z1_gas2_tmbspg4"]
     lines = done.stdout.splitlines()
@@ -81,6 +84,14 @@ def test_a_study_from_its_beginning_to_the_real_job(desk):
     for name in names:
         files = {path.name for path in (desk.results / name).iterdir()}
         assert {"cmd.txt", "ds_config.json", "exp.json", "metrics.json", "stdout.log", "stderr.log"} <= files
+    exps = [json.loads((desk.results / name / "exp.json").read_text()) for name in names]
+    assert sorted(exp["exp_id"] for exp in exps) == [0, 1, 2, 3]
+    assert [exp["result_dir"] for exp in exps] == [str(desk.results / name) for name in names]
+    for exp in exps:
+        assert (exp["user"], exp["job_id"], exp["master_port"]) == ("ada", "job-7", None)
+        assert exp["launcher_args"][:2] == ["--num_gpus", "2"] and str(CONTRACT) not in exp["launcher_args"]
+        assert (exp["num_nodes"], exp["num_gpus"], exp["slots"]) == (1, 2, "localhost:0,1")
+        assert json.loads(base64.urlsafe_b64decode(exp["ds_config_base64"])) == exp["ds_config"]
     best = json.loads((desk.results / "ds_config_optimal.json").read_text())
     assert "autotuning" not in best and best["optimizer"] == CONFIG["optimizer"]
     assert (best["train_micro_batch_size_per_gpu"], best["zero_optimization"]["stage"]) == (8, 0)

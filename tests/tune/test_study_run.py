@@ -17,8 +17,9 @@ from bireme.errors import UnfitError
 from bireme.tune.execution.runner import Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
 from bireme.tune.execution.slots import Shape
-from bireme.tune.store.journal import Journal
+from bireme.tune.store.journal import Journal, read
 from bireme.tune.store.lock import ExperimentsLock
+from bireme.tune.store.records import StudyRecords
 from bireme.tune.study.trial_result import TrialResult
 from tests.conftest import TIMES
 from tests.tune.toys import Client
@@ -278,6 +279,19 @@ def test_a_host_that_has_rested_is_used_while_a_retry_waits_for_another(tmp_path
     assert study.run() == Conclusion("all were measured")
     assert where == {"e0": ["a:0", "b:0"], "e1": ["b:0"], "e2": ["a:0"]}
     assert (tmp_path / "seen").exists()
+
+
+def test_what_is_given_up_is_in_the_journal_and_run_again_by_the_next_command(tmp_path):
+    programs = {"e0": "import sys; sys.exit(75)", "e1": "pass"}
+    study = study_of(tmp_path, Counting(Client(tmp_path, programs), list(programs), {}), POOL, back_off=0.01)
+    study.run()
+    study._journal.close()
+    known = StudyRecords([{"study": {}}, *read(str(tmp_path / "journal"))])
+    assert list(known.ends) == ["e1"] and list(known.gave_up) == ["e0"]
+    assert known.gave_up["e0"]["ending"]["reason"] == "a node was lost"
+    run_study(tmp_path, list(programs))
+    known = StudyRecords([{"study": {}}, *read(str(tmp_path / "journal"))])
+    assert sorted(known.ends) == ["e0", "e1"] and not known.gave_up
 
 
 class Unfit(Client):

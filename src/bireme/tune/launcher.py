@@ -52,7 +52,7 @@ class Adapter(Protocol):
 
     @property
     def left_out(self) -> Mapping[str, object]:
-        """Facts for the journal about what was not tried or could not be run."""
+        """Facts for the journal about what was not tried."""
 
     def prepare(self) -> None:
         """Create the folders."""
@@ -65,9 +65,6 @@ class Adapter(Protocol):
 
     def clean_up(self) -> None:
         """Called when no trial of an earlier tuner is left."""
-
-    def shown(self, known: StudyRecords) -> StudyRecords:
-        """What is known, in the words in which any study is shown."""
 
     def table(self) -> str:
         """What stands before the summary."""
@@ -99,7 +96,7 @@ class Living:
     def view(self, *, answered: bool) -> StudyView:
         """What is known of it now; ``answered``: also what is best."""
         answer = self._adapter.study.answer if answered else Answer(best=None, baseline={})
-        return view(self._adapter.folders[0], self._adapter.shown(self._known), answer, running=True, hide=False)[0]
+        return view(self._adapter.folders[0], self._known, answer, running=True, hide=False)[0]
 
     @property
     def left(self) -> int | None:
@@ -163,7 +160,7 @@ def _conclude(adapter: Adapter, known: StudyRecords, conclusion: Conclusion, jou
     record = {**over, **facts}
     journal.follower = None
     known.take(record)
-    seen = view(adapter.folders[0], adapter.shown(known), answer, running=False, hide=False)[0]
+    seen = view(adapter.folders[0], known, answer, running=False, hide=False)[0]
     text = summary(seen, adapter.table())
     write_text(os.path.join(adapter.folders[0], SUMMARY), text, mode=PRIVATE)
     journal.append(record)  # last: a study is over when its results are written

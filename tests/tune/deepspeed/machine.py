@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bireme.tune.deepspeed.results import ModelInfo, with_goal
 from bireme.tune.deepspeed.space import TuningSpace
@@ -134,15 +134,25 @@ def play(tuning: Tuning, machine: Machine, most: int = 500) -> list[FinishedTria
 
 
 def play_in_parallel(
-    tuning: Tuning, machine: Machine, slots: int, seed: int, faults: float = 0.0
+    tuning: Tuning,
+    machine: Machine,
+    slots: int,
+    seed: int,
+    faults: float = 0.0,
+    look: Callable[[], object] = lambda: None,
 ) -> list[FinishedTrial]:
-    """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up."""
+    """On several slots, with ends in any order; some come to nothing and are asked for again, some are given up.
+
+    ``look``: called after each event.
+    """
     luck, running, rows, seen = random.Random(seed), [], [], set()
     while True:
         while len(running) < slots and (trial := tuning.ask()) is not None:
             assert trial.name not in seen, f"{trial.name} was measured already"
             assert trial.name not in [other.name for other in running]
             running.append(trial)
+            look()
+        look()
         if not running:
             return rows
         assert not tuning.over

@@ -447,3 +447,21 @@ def test_left(tuning):
     study.tell(trial.name, *Machine().run(trial))
     assert study.left == 11
     assert tuning(**FOUND).left is None
+
+
+@thorough
+@given(DATA, MACHINES, st.integers(1, 6), st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
+def test_what_is_left_never_grows(tuning, data, machine, slots, seed, faults):
+    """The display says "at most N to go", and who waits for it plans by that."""
+    study = tuning(**data)
+    seen: list[int] = []
+
+    def look() -> None:
+        left = study.left
+        if left is not None or seen:
+            assert left is not None and left <= min(seen, default=left)
+            seen.append(left)
+
+    rows = play_in_parallel(study, machine, slots, seed, faults, look=look)
+    if seen and not study.given_up:
+        assert seen[-1] == 0 and rows

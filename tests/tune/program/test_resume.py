@@ -12,10 +12,12 @@ import pytest
 from bireme.errors import BadInputError
 from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.program.files import digests
+from bireme.tune.report.view import view
 from bireme.tune.space.points import Parameter, Space
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords
 from bireme.tune.store.resume import Successor, resume
+from bireme.tune.study.trial import Answer
 from bireme.tune.study.trial_result import TrialResult
 
 SPACE = Space([Parameter(name="n", choices=(1, 2))])
@@ -99,11 +101,21 @@ def test_an_edited_program_runs_again_what_failed_and_what_is_claimed(tmp_path: 
         ended("e", "timed out"),
     )
     known, notes = resumed(tmp_path, now, *ends)
-    assert list(known.ends) == ["a", "d"]
+    assert list(known.ends) == ["a", "d"] and all(known.is_earlier(end) for end in known.ends.values())
     assert notes == (
         "resuming the study, now with another content of train.py: 2 of its 5 trials still hold",
         "not taken over, because train.py has another content: b, c, e",
     )
+
+
+def test_means_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
+    """What was measured before an edit counts only where there is nothing newer."""
+    now = identity(digests={"train.py": "3", "c.yaml": "2"})
+    known, _ = resumed(tmp_path, now, ended("a"), ended("b"), ended("d", point={"n": 2}))
+    for name, rate in (("e", 50.0), ("f", 60.0)):
+        known.take({**ended(name, phase="confirm", round=1), "ending": {"cause": "ok", "metrics": {"rate": rate}}})
+    study, _ = view("", known, Answer(best=None, baseline={"n": 1}), running=False)
+    assert study.means() == {0: 55.0, 1: 5.0}
 
 
 def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:

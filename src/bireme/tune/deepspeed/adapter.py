@@ -16,6 +16,7 @@ from bireme.tune.deepspeed.results import (
     read_metrics,
     read_model_info,
     samples_per_second,
+    told,
     with_goal,
 )
 from bireme.tune.deepspeed.space import STAGE
@@ -70,7 +71,8 @@ class Trials(TrialRuns):
     @property
     def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending, or could not be run."""
-        return "" if given_up(self._study) else super().stop_reason
+        causes = {run.result.cause for run in self._study.finished.runs}
+        return "" if "infrastructure" in causes else super().stop_reason
 
     def _predicted(self, trial: Trial) -> float | None:
         """The mean of the trials of its ZeRO stage that worked, or of all."""
@@ -201,9 +203,5 @@ class Trials(TrialRuns):
         """Report a result to the study; returns what the journal keeps beside it."""
         trial = self._ended(name)
         self._study.tell(name, result)
-        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **self._circumstances}
-
-
-def given_up(study: Study) -> list[str]:
-    """The names of the trials that could not be run."""
-    return [run.trial.name for run in study.finished.runs if run.result.cause == "infrastructure"]
+        figures = told(result, self.section.metric)
+        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **figures, **self._circumstances}

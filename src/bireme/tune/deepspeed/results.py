@@ -23,6 +23,7 @@ import re
 from bireme import jsontext
 from bireme.regular_file import open_regular, read_regular
 from bireme.tune.metrics.numbers import MOST
+from bireme.tune.report.text import CLOCK
 from bireme.tune.samplers.sampler import Direction
 from bireme.tune.study.trial import Objective
 from bireme.tune.study.trial_result import TrialResult
@@ -123,7 +124,7 @@ def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
 def goal_of(name: str) -> Objective:
     """What a study with this ``autotuning.metric`` compares: by the clock where that measures it."""
     metric = METRICS[name]
-    return Objective(f"{name} by the clock" if metric.clocked else name, metric.direction)
+    return Objective(f"{name} {CLOCK}" if metric.clocked else name, metric.direction)
 
 
 def with_goal(result: TrialResult, name: str, batch: int) -> TrialResult:
@@ -142,6 +143,20 @@ def with_goal(result: TrialResult, name: str, batch: int) -> TrialResult:
     if value is None:
         return result.replace(cause="no metric", reason=reason)
     return result.replace(metrics={**result.metrics, goal_of(name).name: value})
+
+
+def told(result: TrialResult, name: str) -> dict[str, object]:
+    """The figures of a result with their units, as the journal has those of any program.
+
+    Args:
+        name: ``autotuning.metric``.
+    """
+    metric, goal, rest = METRICS[name], goal_of(name).name, dict(result.metrics)
+    value, own = rest.pop(goal, None), rest.pop(metric.key, None)
+    also, unit, scale = (name, metric.unit, metric.scale) if metric.clocked else (CLOCK, "samples/s", 1.0)
+    scaled = {goal: (value, metric.scale), also: (own if metric.clocked else result.samples, scale)}
+    figures = {each: figure / scale for each, (figure, scale) in scaled.items() if figure is not None}
+    return {"figures": {**figures, **rest}, "units": {goal: metric.unit, also: unit}}
 
 
 def read_model_info(path: str) -> ModelInfo:

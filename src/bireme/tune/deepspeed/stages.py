@@ -188,7 +188,8 @@ class Stages:
     def left(self, finished: Measurements, pending: Sequence[Trial]) -> int | None:
         """How many trials of the search may still end at most, pending ones included; None if not known yet.
 
-        It never grows: what ends and what is ruled out only takes away.
+        It never grows: what ends and what is ruled out only takes away. A search that has waited for an improvement
+        long enough is over when nothing runs any more: what runs may be the improvement.
         """
         limits = self.limits(finished)
         found = self.space.micro is not None or not (
@@ -198,10 +199,11 @@ class Stages:
             return None
         stage = next(self._stages(finished, limits))
         trying = {key_of(each.point): each.point for each in pending if each.phase == stage.phase}
-        if self._enough(stage, finished, trying):
-            return len(trying)
+        if not trying and self._enough(stage, finished, trying):
+            return 0
         trials = self._budget(stage).trials
-        most = None if trials is None else max(0, trials - len(self._runs(stage, finished)) - len(trying))
+        own = sum(run.trial.phase == stage.phase for run in self._runs(stage, finished))
+        most = None if trials is None else max(0, trials - own - self._spent(stage, finished) - len(trying))
         if stage.points.size <= _COUNTED:
             known = self._sampler(stage).known(stage.points, self._observed(stage, finished), trying)
             points = sum(map(known.open, stage.points.points()))

@@ -11,32 +11,30 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
-from copy import copy
 from typing import Any
 
 from bireme.errors import BadInputError, few
 from bireme.resources import extension_locks
-from bireme.tune.deepspeed.adapter import Trials, given_up
+from bireme.tune.deepspeed.adapter import Trials
 from bireme.tune.deepspeed.command import find_config, real_job
 from bireme.tune.deepspeed.config import Document, check_config, read_config
 from bireme.tune.deepspeed.files import LOCK, StudyFiles, sweep
-from bireme.tune.deepspeed.results import METRICS, ModelInfo, goal_of, with_goal
+from bireme.tune.deepspeed.results import METRICS, ModelInfo, goal_of, told, with_goal
 from bireme.tune.deepspeed.space import STAGE, TuningSpace, read_space
 from bireme.tune.deepspeed.stages import Stages
 from bireme.tune.execution.adapter import Setting, TrialRuns
 from bireme.tune.launcher import RealJob
-from bireme.tune.report.text import CLOCK, table
+from bireme.tune.report.text import table
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.store import resume as resuming
 from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import Record, StudyRecords, result_of
+from bireme.tune.store.resume import restore
 from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Answer
 from bireme.value import Value
 
 _CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
@@ -104,6 +102,8 @@ class DeepSpeedStudy:
             "seconds": seconds,
             "confirm": confirm,
             "side_by_side": side_by_side,
+            "goals": [goal_of(self.config.autotuning.metric).as_dict()],
+            "script_digest": self._now.script,
         }
 
     def prepare(self) -> None:
@@ -119,12 +119,13 @@ class DeepSpeedStudy:
             "nodes": self.setting.shape.nodes,
             "slots": self.setting.shape.slots,
         }
-        return resume(journal, self._files, identity, self._now, overwrite=self.config.autotuning.overwrite)
+        known, notes = resume(journal, self._files, identity, self._now, overwrite=self.config.autotuning.overwrite)
+        return in_common_words(known), notes
 
     def begin(self, known: StudyRecords) -> tuple[str, ...]:
         """Make the study and its trials of what is known."""
-        self.study = make_study(self._stages, **self.bounds)  # type: ignore[arg-type]  # as they are named
-        restore(self.study, self._space, known)
+        self.study = make_study(self._stages, **_for_study(self.bounds))
+        restore(self.study, known)
         self.trials = Trials(
             self.study,
             self._stages,
@@ -147,12 +148,8 @@ class DeepSpeedStudy:
 
     @property
     def left_out(self) -> Mapping[str, object]:
-        """Facts for the journal about what was not tried or could not be run."""
-        return {"skipped": list(self._stages.skipped(self.study.finished)), "given up": given_up(self.study)}
-
-    def shown(self, known: StudyRecords) -> StudyRecords:
-        """What is known, in the words in which any study is shown."""
-        return in_common_words(known)
+        """Facts for the journal about what was not tried."""
+        return {"skipped": list(self._stages.skipped(self.study.finished))}
 
     def table(self) -> str:
         """DeepSpeed's table."""
@@ -343,53 +340,37 @@ def _move(files: StudyFiles, to: StudyFiles) -> str:
     return f"the results of the earlier study{when} are now in {to.results_dir}"
 
 
-def restore(study: Study, space: TuningSpace, known: StudyRecords) -> None:
-    """Tell a new study what has ended of it."""
-
-    def read(trial: Trial, end: Record) -> TrialResult:
-        result = result_of(end)
-        if trial.phase != "profile":
-            return with_goal(result, space.config.autotuning.metric, space.batch_of(trial.point))
-        found = ModelInfo(**end["info"]).as_metrics() if end.get("info") else {}
-        return result.replace(metrics={**result.metrics, **found})
-
-    resuming.restore(study, known, read)
-
-
 # -- for those who look at it ------------------------------------------------------------------------
 
 
 def in_common_words(known: StudyRecords) -> StudyRecords:
-    """The records with goals, and metrics with units, as those of a study of a program have them."""
-    found, space = copy(known), _space_of(known)
+    """The records of a study; what an earlier version wrote in DeepSpeed's words is translated."""
+    space = _space_of(known)
     name = space.config.autotuning.metric
-    metric, goal = METRICS[name], goal_of(name)
-    found.begun = {**known.identity, "goals": [{"name": goal.name, "direction": goal.direction}]}
-    found.ends = {}
+    known.run = {**known.run, "goals": [goal_of(name).as_dict()]}
     for trial, end in known.ends.items():
-        phase, result = end.get("phase") or end["kind"], result_of(end)
-        if phase != "profile":
-            result = with_goal(result, name, space.batch_of(end["point"]))
-        rest = dict(result.metrics)
-        value, own = rest.pop(goal.name, None), rest.pop(metric.key, None)
-        figures = {goal.name: value, name: own} if metric.clocked else {goal.name: value, CLOCK: result.samples}
-        scales = {goal.name: metric.scale, name: metric.scale}
-        told = {each: value / scales.get(each, 1.0) for each, value in figures.items() if value is not None}
-        units = {goal.name: metric.unit, **({name: metric.unit} if metric.clocked else {CLOCK: "samples/s"})}
-        ending = {**end["ending"], "cause": result.cause, "reason": result.reason}
-        found.ends[trial] = {**end, "ending": ending, "phase": phase, "figures": {**told, **rest}, "units": units}
-    return found
+        if "figures" not in end:
+            phase, result = end.get("phase") or end["kind"], result_of(end)
+            if phase != "profile":
+                result = with_goal(result, name, space.batch_of(end["point"]))
+            elif end.get("info"):
+                result = result.replace(metrics={**result.metrics, **ModelInfo(**end["info"]).as_metrics()})
+            known.ends[trial] = {**end, "ending": result.as_dict(), "phase": phase, **told(result, name)}
+    return known
 
 
 def answer_of(known: StudyRecords) -> Answer:
     """What the study itself would answer, made again of its journal."""
-    identity = known.identity
+    known, identity = in_common_words(known), known.identity
     space = _space_of(known)
-    names = ("confidence", "effect", "seconds", "confirm", "side_by_side")
-    bounds: dict[str, Any] = {name: identity[name] for name in names if name in identity}
-    study = make_study(Stages(space, _world(identity)), **bounds)
-    restore(study, space, known)
+    study = make_study(Stages(space, _world(identity)), **_for_study(identity))
+    restore(study, known)
     return study.answer
+
+
+def _for_study(bounds: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("confidence", "effect", "seconds", "confirm", "side_by_side")
+    return {name: bounds[name] for name in names if name in bounds}
 
 
 def _space_of(known: StudyRecords) -> TuningSpace:

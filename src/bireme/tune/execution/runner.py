@@ -196,8 +196,12 @@ class StudyRun:
             self._journal.append({"end": name, "time": _now(), "ending": result.as_dict(), **facts})
             for queued in self._executor.withdraw():
                 self._trials.re_enqueue(queued)  # it was chosen without this result: choose again
+        elif self._executor.stopping:
+            self._trials.re_enqueue(name)
         elif not again:
-            (self._trials.re_enqueue if self._executor.stopping else self._trials.fail)(name)
+            facts = self._trials.starting(name)
+            self._trials.fail(name)
+            self._journal.append({"gave up": name, "time": _now(), "ending": result.as_dict(), **facts})
         wait = self._executor.rest(name) if again else None
         self._show(lambda callback: callback.ended(name, result, again=wait))
         if self._executor.cannot_run and not self._failed:

@@ -89,10 +89,6 @@ class ProgramStudy:
     def clean_up(self) -> None:
         """Nothing is left of an earlier tuner."""
 
-    def shown(self, known: StudyRecords) -> StudyRecords:
-        """What is known, as it is."""
-        return known
-
     def table(self) -> str:
         """Nothing stands before the summary."""
         return ""

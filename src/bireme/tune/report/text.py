@@ -62,8 +62,12 @@ def preferred(study: StudyView) -> int | None:
     own = study.goals[0].name.removesuffix(f" {CLOCK}") if study.goals else ""
     if study.kind != "deepspeed" or not study.goals or own == study.goals[0].name:
         return None
-    means = study.means(own)
-    first = (max if study.goals[0].maximized else min)(means, key=means.__getitem__, default=study.best)
+    figures = {
+        trial.config: figure
+        for trial in reversed(study.trials)
+        if not trial.round and (figure := study.figure(trial, own)) is not None
+    }
+    first = (max if study.goals[0].maximized else min)(reversed(figures), key=figures.__getitem__, default=study.best)
     return None if first == study.best or first in study.ties else first
 
 

@@ -87,7 +87,8 @@ class TrialView(Value):
         name: the trial's name.
         config: the number of its configuration.
         point: the configuration.
-        phase: what it was for, as the journal says; "": unknown.
+        phase: what it was for, as the journal says; ``known``: it was measured before the study, or of the program
+            before it was edited; "": unknown.
         round: the number of its paired round; 0: none.
         block: trials of one block ran one after the other on the same slots.
         place: the slots, as ``node1:0,1``.
@@ -285,11 +286,13 @@ class StudyView(Value):
         return trial.figures.get(name or self.goals[0].name) if self.goals and trial.cause == MEASURED else None
 
     def means(self, name: str = "") -> dict[int, float]:
-        """The mean of a figure of each configuration; in a study of DeepSpeed, of the search alone."""
+        """The mean of a figure of each configuration, over all its runs; over earlier ones if it has no others."""
+        return {**self._means(name, earlier=True), **self._means(name, earlier=False)}
+
+    def _means(self, name: str, *, earlier: bool) -> dict[int, float]:
         found: dict[int, list[float]] = {}
         for trial in self.trials:
-            figure = self.figure(trial, name)
-            if figure is not None and (self.kind == "program" or not trial.round):
+            if (trial.phase == "known") == earlier and (figure := self.figure(trial, name)) is not None:
                 found.setdefault(trial.config, []).append(figure)
         return {config: sum(figures) / len(figures) for config, figures in found.items()}
 
@@ -304,7 +307,8 @@ class StudyView(Value):
         for each in self.finalists:
             if each.config == config and each.goal == self.goals[0].name:
                 return each.ratio
-        mean, base = self.mean(config), self.mean(0)
+        kinds = (self._means("", earlier=False), self._means("", earlier=True), self.means())
+        mean, base = next(((means[config], means[0]) for means in kinds if {config, 0} <= means.keys()), (0.0, 0.0))
         if not mean or not base:
             return None
         return mean / base if self.goals[0].maximized else base / mean
@@ -330,9 +334,11 @@ def view(
     choices = {str(each["name"]): each.get("choices") or () for each in parameters}
     secrets = Secrets.of([*command, *best_words], choices) if hide else Secrets(frozenset(), ())
     catalogue = _Catalogue(secrets, known, answer.baseline)
+    earlier = {name: {**end, "phase": "known"} for name, end in known.ends.items() if known.is_earlier(end)}
+    ends = {**known.gave_up, **known.ends, **earlier}
     trials = tuple(
-        _trial(name, known.starts.get(name, {}), known.ends.get(name), catalogue, running)
-        for name in {**known.starts, **known.ends}
+        _trial(name, known.starts.get(name, {}), ends.get(name), catalogue, running)
+        for name in {**known.starts, **ends}
     )
     goals = tuple(
         GoalView(each["name"], each.get("direction", "maximize"), known.units.get(each["name"], ""))
@@ -361,7 +367,7 @@ def view(
         over=known.over,
         why=str(known.conclusion.get("why") or ""),
         skipped=tuple(map(secrets.text, known.conclusion.get("skipped") or ())),
-        given_up=tuple(known.conclusion.get("given up") or ()),
+        given_up=tuple(known.gave_up or known.conclusion.get("given up") or ()),
     ), secrets
 
 

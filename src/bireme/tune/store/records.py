@@ -8,6 +8,7 @@ A record is one of::
     {"finalists": […]}  what the paired rounds compare, written before the first of them; "of": what they were chosen of
     {"start": NAME, …}  a trial has started, on which slots and when
     {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
+    {"gave up": NAME, …}  the infrastructure has failed a trial too often; the next start of the command runs it again
     {"answer": {…}}     what is known when the command ends, and "why" it does; with "over": why the study is over
     {"moved to": N}     an earlier study of DeepSpeed is being moved to folders with this number
 """
@@ -38,6 +39,7 @@ class StudyRecords:
         run: what the last start of the command added.
         starts: the last start of each trial, by name.
         ends: the last end of each trial, by name, in the order of these ends.
+        gave_up: the trials that could not be run, by name.
         finalists: the record of what the rounds compare; {}: no round has begun, or an earlier version has run it.
         over: why the study is over; "": it is not, or trials were started after.
         conclusion: the record of the last end of the command, if no trial has started or ended since then.
@@ -55,6 +57,7 @@ class StudyRecords:
 
     def _begin(self, identity: Record | None) -> None:
         self.begun, self.run = identity, dict[str, Any]()
+        self.gave_up = dict[str, Record]()
         self.over, self.finished = "", False
         self.conclusion: Record = {}
         self.finalists: Record = {}
@@ -78,10 +81,14 @@ class StudyRecords:
         elif "start" in record:
             self.starts.pop(record["start"], None)
             self.starts[record["start"]] = record
+            self.gave_up.pop(record["start"], None)
             self.over, self.conclusion = "", {}
         elif "end" in record:
             self.ends.pop(record["end"], None)
             self.ends[record["end"]] = record
+            self.conclusion = {}
+        elif "gave up" in record:
+            self.gave_up[record["gave up"]] = record
             self.conclusion = {}
         elif "over" in record or "answer" in record:
             self.over, self.conclusion = str(record.get("over") or ""), record
@@ -103,6 +110,11 @@ class StudyRecords:
     def kind(self) -> Literal["program", "deepspeed"]:
         """What is tuned."""
         return "deepspeed" if "config" in (self.begun or {}) else "program"
+
+    def is_earlier(self, end: Record) -> bool:
+        """Whether a trial was measured before the study began, or of the program before it was edited."""
+        edited = end.get("script") and self.run.get("script_digest") not in (None, "", end["script"])
+        return bool(end.get("earlier") or end.get("phase") == "known" or edited)
 
     @property
     def units(self) -> dict[str, str]:

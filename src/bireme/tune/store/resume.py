@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from bireme.errors import BadInputError, few
@@ -13,8 +13,6 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import Record, StudyRecords, result_of, trial_of
 from bireme.tune.study.observations import CLOCK
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Trial
-from bireme.tune.study.trial_result import TrialResult
 
 _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""
@@ -86,14 +84,11 @@ def _begin(journal: Journal, identity: Record) -> StudyRecords:
     return StudyRecords([record])
 
 
-def restore(
-    study: Study, known: StudyRecords, read: Callable[[Trial, Record], TrialResult] = lambda _, end: result_of(end)
-) -> None:
-    """Tell a new study what has ended of it; ``read``: makes the result of a trial of the record of its end."""
+def restore(study: Study, known: StudyRecords) -> None:
+    """Tell a new study what has ended of it."""
     study.restore_finalists(known.finalists)
     for end in known.ends.values():
-        trial = trial_of(end)
-        study.restore(trial, read(trial, end), float(end.get("elapsed", 0.0)))
+        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)))
 
 
 # -- a study of a program ------------------------------------------------------------------------------
@@ -164,6 +159,8 @@ class Successor:
         if point is None:
             return "the space does not have their points any more"
         changed = {"point": point, "phase": "search" if end.get("phase") == "screen" else end.get("phase")}
+        if edited:
+            changed["earlier"] = True  # where there are newer runs of a point, its means are theirs
         if result.cause == "pruned" and begun["goals"] != self._identity["goals"]:
             return "they were pruned for other goals"
         if result.cause not in ("ok", "over limit", "pruned"):
