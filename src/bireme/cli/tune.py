@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from bireme.tune.launcher import Adapter, Result
+    from bireme.tune.execution.adapter import Adapter
+    from bireme.tune.launcher import Result
     from bireme.tune.store.stored_study import Study
 
 _NOTHING_WORKS = 1
@@ -182,7 +183,7 @@ def _show_program(result: Result) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words
-    from bireme.tune.program.files import BEST_COMMAND
+    from bireme.tune.program.adapter import BEST_COMMAND
 
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:

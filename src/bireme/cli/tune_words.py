@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.options.option import Option
-    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
+    from bireme.tune.deepspeed.adapter import DeepSpeedStudy
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
-    from bireme.tune.program.tuning import ProgramStudy
+    from bireme.tune.program.adapter import ProgramStudy
 
 DECLARES = ("param", "env", "in", "when", "constraint", "default")
 """Options that say what varies."""
@@ -168,7 +168,7 @@ def program_study(parsed: Parsed, environ: Mapping[str, str], declaration: Decla
         declaration: what varies; None: what the command line declares.
     """
     from bireme.tune.define.spec import StudySpec
-    from bireme.tune.program.tuning import ProgramStudy
+    from bireme.tune.program.adapter import ProgramStudy
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
@@ -207,8 +207,8 @@ def deepspeed_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStud
     Raises:
         BadInputError: the job cannot be tuned as described; nothing has been started.
     """
+    from bireme.tune.deepspeed.adapter import DeepSpeedStudy
     from bireme.tune.deepspeed.command import find_config
-    from bireme.tune.deepspeed.tuning import DeepSpeedStudy
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)

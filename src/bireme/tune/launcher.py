@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from bireme.errors import BadInputError
-from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.execution.adapter import Adapter, RealJob
 from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.report.text import summary
@@ -16,64 +15,8 @@ from bireme.tune.store.folder import PRIVATE, SUMMARY, hide, write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL, StudyRecords
-from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer, Forecast
+from bireme.tune.study.trial import Answer
 from bireme.value import Value
-
-
-class RealJob(Value):
-    """The command of the real job; ``exports``: the words in it that set environment variables to what was found."""
-
-    command: tuple[str, ...] = ()
-    exports: tuple[str, ...] = ()
-
-
-class Adapter(Protocol):
-    """A study of one kind, as far as kinds differ.
-
-    Attributes:
-        setting: how its trials are run.
-        folders: where it is kept, the folder of the results first.
-        study, trials: what proposes and what runs the trials, once it has begun.
-        bounds: what may differ from one start to the next.
-        lock: the name of the file that the trials of a tuner lock as long as one of them lives.
-    """
-
-    setting: Setting
-    folders: tuple[str, ...]
-    bounds: Mapping[str, object]
-    study: Study
-    trials: TrialRuns
-    lock: str
-
-    @property
-    def search_left(self) -> int | None:
-        """How many trials of the search may still end at most; None: unknown."""
-
-    @property
-    def left_out(self) -> Mapping[str, object]:
-        """Facts for the journal about what was not tried."""
-
-    def prepare(self) -> None:
-        """Create the folders."""
-
-    def resume(self, journal: Journal) -> tuple[StudyRecords, Sequence[str]]:
-        """Resume the study of the journal, or begin one; returns what is known of it, and what the user is told."""
-
-    def begin(self, known: StudyRecords) -> Sequence[str]:
-        """Make the study and its trials of what is known; returns what the user is told."""
-
-    def clean_up(self) -> None:
-        """Called when no trial of an earlier tuner is left."""
-
-    def table(self) -> str:
-        """What stands before the summary."""
-
-    def write_best(self, best: Mapping[str, object]) -> RealJob:
-        """Write the files of the real job with the best point."""
-
-    def write_baseline(self, baseline: Mapping[str, object]) -> RealJob:
-        """Write the files of the job that the best point is compared with."""
 
 
 class Result(Value):
@@ -91,27 +34,12 @@ class Living:
     """A study that runs, for its display; ``known``: what its journal says."""
 
     def __init__(self, adapter: Adapter, known: StudyRecords) -> None:
-        self._adapter, self._known = adapter, known
+        self.adapter, self._known = adapter, known
 
     def view(self, *, answered: bool) -> StudyView:
-        """What is known of it now; ``answered``: also what is best."""
-        answer = self._adapter.study.answer if answered else Answer(best=None, baseline={})
-        return view(self._adapter.folders[0], self._known, answer, running=True, hide=False)[0]
-
-    @property
-    def left(self) -> int | None:
-        """How many trials may still end at most; None if not known yet."""
-        return self._adapter.study.left
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """How much longer the best run again."""
-        return self._adapter.study.forecast
-
-    @property
-    def search_left(self) -> int | None:
-        """How many trials of the search may still end at most; None: unknown."""
-        return self._adapter.search_left
+        """What is known of it now; ``answered``: also what is best, which may take some time to say."""
+        answer = self.adapter.study.answer if answered else Answer(best=None, baseline={})
+        return view(self.adapter.folders[0], self._known, answer, running=True, hide=False)[0]
 
 
 def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
@@ -141,7 +69,7 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
                 callback.note("waiting for trials of an earlier tuner to end")
                 lock.wait()
             adapter.clean_up()
-            conclusion = StudyRun(adapter.trials, scheduler, journal, callback, keep=(lock.fileno(),)).run()
+            conclusion = StudyRun(adapter, scheduler, journal, callback, keep=(lock.fileno(),)).run()
             return _conclude(adapter, known, conclusion, journal)
     finally:
         journal.close()

@@ -8,15 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from bireme.logs.console import complain, printable
 from bireme.result.report import duration
 from bireme.tune.execution.runner import Callback
 from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.launcher import Living
 from bireme.tune.report.text import best_lines, title
 from bireme.tune.report.view import StudyView, TrialView
-from bireme.tune.study.trial import Forecast
 from bireme.tune.study.trial_result import TrialResult
 
 if TYPE_CHECKING:  # rich is imported only where there is a terminal
@@ -28,60 +28,27 @@ _SHARE, _BURST = 0.05, 3.0
 """The part of the time that may be spent on what is best, and seconds that may be spent on it at once."""
 
 
-class Shown(Protocol):
-    """A study that runs here, as far as its progress is shown."""
-
-    def view(self, *, answered: bool) -> StudyView:
-        """What is known of it now; ``answered``: with what is best, which may take some time to say."""
-
-    @property
-    def left(self) -> int | None:
-        """How many trials may still end at most, running ones included; None if not known yet."""
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """How much longer the best run again; None: that is not known."""
-
-    @property
-    def search_left(self) -> int | None:
-        """How many trials of the search may still end at most, where ``left`` is not known; None: unknown too."""
-
-
-def callback(study: Shown, *, quiet: bool = False) -> Callback:
+def callback(study: Living, *, quiet: bool = False) -> Callback:
     """The display of a study: live on a terminal, else plain lines; with ``quiet``, only warnings on stderr."""
     if quiet:
         return Silent()
     return Live(study) if sys.stdout.isatty() else Lines(study)
 
 
-class Silent:
+class Silent(Callback):
     """Shows only notes, on stderr."""
-
-    interval = 0.0
-
-    def started(self, name: str, reservation: SlotReservation) -> None:
-        """A trial starts."""
-
-    def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """Show that a trial has ended; ``again``: seconds until it is started again, None if it is not."""
 
     def note(self, text: str) -> None:
         """Show a note about the study."""
         if text:
             complain(text)
 
-    def tick(self) -> None:
-        """Refresh the display."""
 
-    def close(self) -> None:
-        """End the display."""
-
-
-class Lines(Silent):
+class Lines(Callback):
     """Prints a line on stdout for each event."""
 
-    def __init__(self, study: Shown) -> None:
-        self._study, self._begin = study, time.monotonic()
+    def __init__(self, study: Living) -> None:
+        self._study, self._adapter, self._begin = study, study.adapter, time.monotonic()
         self._running: dict[str, tuple[float, SlotReservation]] = {}
         self._seconds: list[float] = []
         self._widest = 1
@@ -93,7 +60,7 @@ class Lines(Silent):
         self._running[name] = (time.monotonic(), reservation)
         self._widest = max(self._widest, len(self._running))
         self._view = self._study.view(answered=False)
-        if self._trial(name).phase == "confirm" and not self._foretold and (forecast := self._study.forecast):
+        if self._trial(name).phase == "confirm" and not self._foretold and (forecast := self._adapter.study.forecast):
             self.note(f"comparing the best takes {forecast.text}{f'; {forecast.advice}' if forecast.advice else ''}")
             self._foretold = True
         self._print_start(f"{self._title(name)} starts on {reservation.include()}")
@@ -122,12 +89,11 @@ class Lines(Silent):
     @property
     def _left(self) -> str:
         """What is left to do, as ``7 to go, about 1 min`` or ``about 3 min (1 min to 8 min) to go``, or ""."""
-        left = self._study.left
+        study, left = self._adapter.study, self._adapter.study.left
         if left is None:
-            if searched := self._study.search_left:
+            if searched := self._adapter.search_left:
                 return f"at most {searched} to go in the search"
-            forecast = self._study.forecast
-            return f"{forecast.text} to go" if forecast else ""
+            return f"{study.forecast.text} to go" if study.forecast else ""
         words = f"{'at most ' if left else ''}{left} to go"
         if not self._seconds or not left:
             return words
@@ -162,7 +128,7 @@ class Live(Lines):
 
     interval = 1.0
 
-    def __init__(self, study: Shown) -> None:
+    def __init__(self, study: Living) -> None:
         from rich.console import Console
 
         super().__init__(study)

@@ -6,10 +6,10 @@ import math
 import random
 from collections.abc import Callable, Mapping
 
+from bireme.tune.deepspeed.adapter import in_common_words, make_study, spaces
 from bireme.tune.deepspeed.results import ModelInfo, with_goal
 from bireme.tune.deepspeed.space import TuningSpace
 from bireme.tune.deepspeed.stages import Stages
-from bireme.tune.deepspeed.tuning import in_common_words, make_study, spaces
 from bireme.tune.report import text
 from bireme.tune.report.view import view
 from bireme.tune.store.records import StudyRecords

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from bireme.errors import BadInputError, BiremeError
+from bireme.tune.deepspeed.adapter import Circumstances, circumstances, resume
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.tuning import Circumstances, circumstances, resume
 from bireme.tune.store.folder import write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult

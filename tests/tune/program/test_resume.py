@@ -11,7 +11,7 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.metrics.metric import Measure, parse
-from bireme.tune.program.files import digests
+from bireme.tune.program.delivery import digests
 from bireme.tune.report.view import view
 from bireme.tune.space.points import Parameter, Space
 from bireme.tune.store.journal import Journal

@@ -1,17 +1,28 @@
-"""Runs a trial as an experiment: writes its files and command, and judges its end."""
+"""A study of a DeepSpeed configuration: what identifies it, its trials, how it resumes, and the real job.
+
+An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
+failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+from bireme.errors import BadInputError, few
 from bireme.resources import extension_locks
-from bireme.tune.deepspeed.command import experiment_args, fits_argument
-from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.deepspeed.files import REPEATED, StudyFiles, facts_of_deepspeed
+from bireme.tune.deepspeed.command import experiment_args, find_config, fits_argument, real_job
+from bireme.tune.deepspeed.config import SECTION, Document, check_config, read_config
+from bireme.tune.deepspeed.files import LOCK, REPEATED, StudyFiles, facts_of_deepspeed, sweep
 from bireme.tune.deepspeed.results import (
     METRICS,
     PROFILE,
+    ModelInfo,
+    goal_of,
     last_step,
     read_metrics,
     read_model_info,
@@ -19,15 +30,25 @@ from bireme.tune.deepspeed.results import (
     told,
     with_goal,
 )
-from bireme.tune.deepspeed.space import STAGE
+from bireme.tune.deepspeed.space import STAGE, TuningSpace, read_space
 from bireme.tune.deepspeed.stages import Stages
-from bireme.tune.execution.adapter import Setting, TrialRuns
+from bireme.tune.execution.adapter import Adapter, RealJob, Setting
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
 from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.report.text import table
+from bireme.tune.space.points import Point, key_of
+from bireme.tune.store.folder import SUMMARY
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.records import Record, StudyRecords, result_of
+from bireme.tune.store.resume import restore
+from bireme.tune.study.budget import CONFIRM, share
+from bireme.tune.study.observations import Measurements
+from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Trial
+from bireme.tune.study.trial import Answer, Trial
 from bireme.tune.study.trial_result import TrialResult
+from bireme.value import Value
 
 _EVERY = 0.2
 """Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""
@@ -41,42 +62,134 @@ _LONGER = 0.15
 _MOST_STEPS = 100
 """And for no more steps."""
 
+_CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
+"""Causes after which an experiment is never run again, whatever its circumstances."""
 
-class Trials(TrialRuns):
-    """The adapter of a study for a DeepSpeed script.
+_IDENTITY = {
+    "config": "configuration",
+    "script": "script",
+    "args": "list of arguments",
+    "nodes": "width",
+    "slots": "width",
+}
+
+_NEAR = 0.25
+"""Figures of single runs of one configuration differ by up to this part. What is worse by more does not win."""
+
+
+class DeepSpeedStudy(Adapter):
+    """The adapter of a study of a DeepSpeed configuration.
 
     Args:
-        stages: the study's sampler.
+        setting: how its trials are run.
+        real: the command of the real job up to the script, such as ``("bireme", "run", …, script)``.
         by_file: whether the script gets the path of its configuration, not the configuration itself.
-        circumstances: kept in the journal with each result (`bireme.tune.deepspeed.tuning.Circumstances`).
+        capacity: bytes of memory of a GPU; None if unknown.
+        confidence, effect, confirm: see `Study`; without confidence every configuration is run once.
+        seconds: the budget of wall time; None: no limit.
+
+    Raises:
+        BadInputError: the configuration is wrong.
     """
+
+    lock = LOCK
 
     def __init__(
         self,
-        study: Study,
-        stages: Stages,
         setting: Setting,
-        files: StudyFiles,
+        real: tuple[str, ...],
         *,
-        by_file: bool,
-        circumstances: Mapping[str, object],
-        elapsed: float = 0.0,
+        by_file: bool = False,
+        capacity: int | None = None,
+        confidence: float | None = 0.95,
+        effect: float = 0.02,
+        seconds: float | None = None,
+        confirm: str | None = None,
     ) -> None:
-        super().__init__(study, setting, elapsed)
-        self.stages, self.space, self.section = stages, stages.space, stages.section
+        super().__init__(setting)
+        self._real, self._by_file = real, by_file
+        self._config = read_config(find_config(setting.args).path)
+        self.section = self._config.autotuning
         self.metric = METRICS[self.section.metric]
-        self._files, self._circumstances, self._by_file = files, circumstances, by_file
+        self.space = read_space(self._config, setting.shape.size, setting.args)
+        self._stages = Stages(self.space, setting.shape.size, capacity=capacity)
+        self._files = StudyFiles.at(self.section.results_dir, self.section.exps_dir)
+        self._now = circumstances(setting.limit, setting.launch.script)
+        self.folders = (self._files.results_dir, self._files.exps_dir)
+        slots = sum(len(ids) for ids in setting.launch.pool.slots.values())
+        share(confirm or CONFIRM)  # a wrong one is refused before anything starts
+        self.bounds = {
+            "confidence": confidence,
+            "effect": effect,
+            "seconds": seconds,
+            "confirm": confirm,
+            "side_by_side": max(1, slots // setting.shape.size),
+            "goals": [goal_of(self.section.metric).as_dict()],
+            "script_digest": self._now.script,
+        }
+
+    def prepare(self) -> None:
+        """Create the folders."""
+        self._files.prepare()
+
+    def resume(self, journal: Journal) -> tuple[StudyRecords, tuple[str, ...]]:
+        """Resume the study of the journal, or begin one."""
+        identity = {
+            "config": dict(self._config.data),
+            "script": self.setting.launch.script,
+            "args": list(self.setting.args),
+            "nodes": self.setting.shape.nodes,
+            "slots": self.setting.shape.slots,
+        }
+        known, notes = resume(journal, self._files, identity, self._now, overwrite=self.section.overwrite)
+        return in_common_words(known), notes
+
+    def _study_of(self, known: StudyRecords) -> Study:
+        study = make_study(self._stages, **_for_study(self.bounds))
+        restore(study, known)
         self._numbers = {run.trial.name: number for number, run in enumerate(study.finished.runs)}
+        return study
+
+    def begin(self, known: StudyRecords) -> tuple[str, ...]:
+        """Go on with what is known of the study; returns what the user is told."""
+        return (*super().begin(known), self._stages.warning, *extension_locks.warnings(self.setting.environ))
+
+    def clean_up(self) -> None:
+        """Remove the drafts of an earlier tuner."""
+        sweep(self._files)
+
+    @property
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most; None if not known yet."""
+        return self._stages.left(self.study.finished, self.study.pending)
+
+    @property
+    def left_out(self) -> Mapping[str, object]:
+        """Facts for the journal about what was not tried."""
+        return {"skipped": list(self._stages.skipped(self.study.finished))}
+
+    def table(self) -> str:
+        """DeepSpeed's table."""
+        return spaces(self.study, self._stages)
+
+    def write_best(self, best: Point) -> RealJob:
+        """Write the best configuration, and the command of the real job."""
+        ds_config, mappings = self.space.ds_config(best), self.section.arg_mappings or {}
+        *real, script = self._real
+        sent = ("--ship_also", self._files.best_config) if self.setting.ships else ()
+        command = real_job((*real, *sent, script), self.setting.args, self._files.best_config, ds_config, mappings)
+        self._files.write_best(ds_config, command)
+        return RealJob(command=command)
 
     @property
     def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending, or could not be run."""
-        causes = {run.result.cause for run in self._study.finished.runs}
+        causes = {run.result.cause for run in self.study.finished.runs}
         return "" if "infrastructure" in causes else super().stop_reason
 
     def _predicted(self, trial: Trial) -> float | None:
         """The mean of the trials of its ZeRO stage that worked, or of all."""
-        worked = [run for run in self._study.finished.searched if run.result.cause == "ok"]
+        worked = [run for run in self.study.finished.searched if run.result.cause == "ok"]
         alike = [run for run in worked if run.trial.point[STAGE] == trial.point.get(STAGE)] or worked
         return sum(run.result.seconds for run in alike) / len(alike) if alike else None
 
@@ -87,13 +200,13 @@ class Trials(TrialRuns):
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
         """Return what to start for a trial, and write its files."""
-        trial, shape = self._pending[name], self._setting.shape
+        trial, shape = self._pending[name], self.setting.shape
         written = self._file(name, "model_info.json" if name == PROFILE else "metrics.json")
-        written = os.path.relpath(written) if self._setting.ships else written
+        written = os.path.relpath(written) if self.setting.ships else written
         ds_config = self.ds_config(trial, written)
         ds_config["steps_per_print"] = 1  # a log line for each step, which gives its time
         path = self._file(name, "ds_config.json") if self._by_file or not fits_argument(ds_config) else ""
-        args = experiment_args(self._setting.args, ds_config, self.section.arg_mappings, path=path)
+        args = experiment_args(self.setting.args, ds_config, self.section.arg_mappings, path=path)
         files = [self._file(name, file) for file in ("ds_config.json", "exp.json")]
         words = self._words(name, reservation, place, args, self._carried(files, [written], ""))
         width = {"num_nodes": shape.nodes, "num_gpus": shape.slots}
@@ -125,7 +238,7 @@ class Trials(TrialRuns):
 
         A repeated run measures for longer: a few steps are soon over, and their time says little.
         """
-        end, first = self.section.end_profile_step, next(iter(self._study.finished.of(trial.point)), None)
+        end, first = self.section.end_profile_step, next(iter(self.study.finished.of(trial.point)), None)
         if trial.phase not in ("screen", "confirm") or not self.metric.clocked or first is None:
             return end
         if not first.result.samples:
@@ -161,7 +274,7 @@ class Trials(TrialRuns):
         if result.cause == "no metric" and not self._is_deepspeed(name):
             hint = "the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
             return result.replace(reason=f"{result.reason}; {hint}")
-        if result.cause == "timed out" and (locks := extension_locks.stale(self._setting.environ)):
+        if result.cause == "timed out" and (locks := extension_locks.stale(self.setting.environ)):
             removal = extension_locks.removal(locks[0])
             return result.replace(reason=f"{result.reason}; perhaps it waited for a stale lock of PyTorch: {removal}")
         return self._measured(name, result.replace(samples=self._samples(name)))
@@ -202,6 +315,219 @@ class Trials(TrialRuns):
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
         """Report a result to the study; returns what the journal keeps beside it."""
         trial = self._ended(name)
-        self._study.tell(name, result)
+        self.study.tell(name, result)
         figures = told(result, self.section.metric)
-        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **figures, **self._circumstances}
+        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **figures, **self._now.as_dict()}
+
+
+def make_study(
+    stages: Stages,
+    *,
+    confidence: float | None = 0.95,
+    effect: float = 0.02,
+    seconds: float | None = None,
+    confirm: str | None = None,
+    side_by_side: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+) -> Study:
+    """The study of a DeepSpeed configuration."""
+    space, metric = stages.space, stages.section.metric
+
+    def name(proposal: Proposal, taken: Collection[str]) -> str:
+        return space.trial_name(proposal.point, proposal.phase, proposal.round, taken)
+
+    return Study(
+        space.points,
+        [goal_of(metric)],
+        confidence=confidence or 0.95,
+        effect=effect,
+        seconds=seconds,
+        clock=clock,
+        side_by_side=side_by_side,
+        sampler=stages,
+        names=name,
+        has_default=False,
+        near=_NEAR,
+        besides=lambda finished: _preferred(finished, metric),
+        confirm="off" if confidence is None else confirm,
+    )
+
+
+def _preferred(finished: Measurements, name: str) -> list[Point]:
+    """What DeepSpeed's own figure prefers, if the clock does not say that it is far from the best."""
+    metric, goal = METRICS[name], goal_of(name).name
+    runs = [run for run in finished.searched if run.result.cause == "ok" and run.result.metrics.get(metric.key)]
+    if not metric.clocked or not runs:
+        return []
+    sign = 1.0 if metric.direction == "maximize" else -1.0
+    first = max(runs, key=lambda run: sign * run.result.metrics[metric.key])
+    most = max(sign * run.result.metrics[goal] for run in runs)
+    near = sign * first.result.metrics[goal] >= most - _NEAR * abs(most)
+    return [first.trial.point] if near else []
+
+
+def spaces(study: Study, stages: Stages) -> str:
+    """DeepSpeed's table: the best experiment of each ZeRO stage, and of all; "" before the first."""
+    own, best = METRICS[stages.section.metric].key, study.answer.best
+    points = {key_of(run.trial.point): run.trial.point for run in study.finished.searched if run.result.counts}
+    rows = []
+    for name, stage in [*((f"z{stage}", stage) for stage in sorted(stages.space.stages)), ("global", None)]:
+        members = [point for point in points.values() if stage is None or point[STAGE] == stage]
+        works = [(point, scores) for point in members if (scores := study.finished.scores(point))]
+        first = max(works, key=lambda each: (each[0] == best, statistics.fmean(each[1])), default=None)
+        if members:
+            figures = [run.result.metrics.get(own) for run in study.finished.of(first[0])] if first else []
+            value = next((f"{figure:.6g}" for figure in figures if figure is not None), "")
+            rows.append((name, str(len(members)), value, stages.space.name(first[0]) if first else ""))
+    return table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows) if rows else ""
+
+
+# -- an earlier run of it ----------------------------------------------------------------------------
+
+
+class Circumstances(Value):
+    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "" if unknown."""
+
+    limit: float | None = None
+    script: str = ""
+
+    def changed(self, record: Record) -> str:
+        """Why the experiment of this record is run again, or ""."""
+        cause, script = record["ending"]["cause"], record.get("script", "")
+        if cause in _CONCLUSIVE:
+            return ""
+        if cause == "timed out" and (self.limit is None or self.limit > (record.get("limit") or 0.0)):
+            return "--experiment_limit is longer"
+        return "the script has changed" if self.script and script and self.script != script else ""
+
+
+def circumstances(limit: float | None, script: str) -> Circumstances:
+    """The present circumstances. A script that is not a file (a module, a program on PATH) is not read."""
+    if not os.path.isfile(script):
+        return Circumstances(limit)
+    try:
+        with open(script, "rb") as file:
+            return Circumstances(limit, hashlib.blake2b(file.read(), digest_size=16).hexdigest())
+    except OSError:  # another user may run it and be able to read it
+        return Circumstances(limit)
+
+
+def resume(
+    journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
+) -> tuple[StudyRecords, tuple[str, ...]]:
+    """Resume the last study of a journal, or begin a new one.
+
+    The last study is resumed if it is the same one and unfinished. With ``overwrite``, a finished study is kept in
+    folders beside; without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
+
+    Args:
+        identity: what identifies the study, as JSON reads it back.
+        overwrite: ``autotuning.overwrite``.
+
+    Returns:
+        (what is known of the study, notes for the user).
+
+    Raises:
+        BadInputError: the folder holds another study, which must not be overwritten.
+    """
+    known = StudyRecords(journal.records)
+    if known.begun == identity and not (known.finished and overwrite):
+        return known, _taken_over(known, now, files)
+    if known.begun is not None:
+        _must_not_be_in_the_way(known, identity, files, overwrite)
+    note = ""
+    if known.begun is not None and not known.finished:
+        note = "removed an unfinished study in which no experiment had ended"
+        files.clear()
+    elif overwrite and not files.empty:  # or of another program: its results would be taken for ours if nothing works
+        number = known.moved_to or files.first_free()
+        journal.append({"moved to": number})  # if this is interrupted, the rest goes to the same folders
+        note = _move(files, files.beside(number))
+    journal.append({"study": identity})
+    return StudyRecords([{"study": identity}]), (note,) if note else ()
+
+
+def _taken_over(known: StudyRecords, now: Circumstances, files: StudyFiles) -> tuple[str, ...]:
+    """Leave out what is run again; returns notes for the user."""
+    again = {name: reason for name, record in known.ends.items() if (reason := now.changed(record))}
+    known.keep({name: {} for name in known.ends if name not in again})
+    notes = [f"resuming the study: {len(known.ends)} of its experiments have ended"] if known.ends or again else []
+    for reason in dict.fromkeys(again.values()):
+        notes.append(f"running again, because {reason}: {few([name for name in again if again[name] == reason])}")
+    failed = sum(record["ending"]["cause"] == "failed" for record in known.ends.values())
+    if failed:
+        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
+    return tuple(notes)
+
+
+def _must_not_be_in_the_way(known: StudyRecords, identity: Record, files: StudyFiles, overwrite: bool) -> None:
+    """Raise BadInputError if the folder holds results of another study that must not be overwritten."""
+    if known.ends and not known.finished:
+        begun = known.begun or {}
+        different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
+        other = " and ".join(dict.fromkeys(different))
+        what = f"an unfinished study with another {other}: {len(known.ends)} of its experiments have ended"
+        raise BadInputError(
+            f"{files.results_dir} holds {what}",
+            hint=f"use the {other} of that study, set autotuning.results_dir to another folder, or remove this one",
+        )
+    if known.finished and not overwrite:
+        raise BadInputError(
+            f"{files.results_dir} holds the results of another study",
+            hint="set autotuning.results_dir to another folder, or autotuning.overwrite to true",
+            where="autotuning.overwrite",
+        )
+
+
+def _move(files: StudyFiles, to: StudyFiles) -> str:
+    """Move the files of an earlier study beside; returns the note about it."""
+    try:
+        ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
+        when = time.strftime(" of %Y-%m-%d %H:%M", ended)
+    except OSError:
+        when = ""
+    files.move(to)
+    return f"the results of the earlier study{when} are now in {to.results_dir}"
+
+
+# -- for those who look at it ------------------------------------------------------------------------
+
+
+def in_common_words(known: StudyRecords) -> StudyRecords:
+    """The records of a study; what an earlier version wrote in DeepSpeed's words is translated."""
+    space = _space_of(known)
+    name = space.config.autotuning.metric
+    known.run = {**known.run, "goals": [goal_of(name).as_dict()]}
+    for trial, end in known.ends.items():
+        if "figures" not in end:
+            phase, result = end.get("phase") or end["kind"], result_of(end)
+            if phase != "profile":
+                result = with_goal(result, name, space.batch_of(end["point"]))
+            elif end.get("info"):
+                result = result.replace(metrics={**result.metrics, **ModelInfo(**end["info"]).as_metrics()})
+            known.ends[trial] = {**end, "ending": result.as_dict(), "phase": phase, **told(result, name)}
+    return known
+
+
+def answer_of(known: StudyRecords) -> Answer:
+    """What the study itself would answer, made again of its journal."""
+    known, identity = in_common_words(known), known.identity
+    space = _space_of(known)
+    study = make_study(Stages(space, _world(identity)), **_for_study(identity))
+    restore(study, known)
+    return study.answer
+
+
+def _for_study(bounds: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("confidence", "effect", "seconds", "confirm", "side_by_side")
+    return {name: bounds[name] for name in names if name in bounds}
+
+
+def _space_of(known: StudyRecords) -> TuningSpace:
+    identity = known.identity
+    config = check_config(Document("", dict(identity["config"]), {}))
+    return read_space(config, _world(identity), identity["args"])
+
+
+def _world(identity: Mapping[str, Any]) -> int:
+    return int(identity["nodes"]) * int(identity["slots"])

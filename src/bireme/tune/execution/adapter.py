@@ -1,4 +1,4 @@
-"""Runs the trials of a study as experiments: what the adapters of DeepSpeed and of any other program share."""
+"""What the adapters of DeepSpeed and of any other program share: a study's trials run as experiments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any
 
 from bireme import isolated
 from bireme.logs.lines import SINCE
@@ -15,6 +15,10 @@ from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Task
 from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.space.points import Point
+from bireme.tune.store.journal import Journal
+from bireme.tune.store.lock import LOCK
+from bireme.tune.store.records import StudyRecords
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -45,23 +49,27 @@ class Setting(Value):
         return max(1, sum(len(ids) // self.shape.slots for ids in slots) // self.shape.nodes)
 
 
-T = TypeVar("T", bound=Trial)
+class RealJob(Value):
+    """The command of the real job; ``exports``: the words in it that set environment variables to what was found."""
+
+    command: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
 
 
-class Blocks(Generic[T]):
+class Blocks:
     """Runs the trials of a block, which are compared with each other, one after the other on the same slots.
 
     Args:
         ask: the next trial, then pending for the study; None if there is none now.
     """
 
-    def __init__(self, ask: Callable[[], T | None]) -> None:
+    def __init__(self, ask: Callable[[], Trial | None]) -> None:
         self._ask = ask
-        self._held: list[T] = []
+        self._held: list[Trial] = []
         self._busy: dict[str, str] = {}
         self._places: dict[str, SlotReservation] = {}
 
-    def next(self) -> T | None:
+    def next(self) -> Trial | None:
         """The next trial that may be queued now; None if there is none."""
         for held in self._held:
             if held.block not in self._busy.values():
@@ -73,16 +81,16 @@ class Blocks(Generic[T]):
             self._held.append(trial)
         return None
 
-    def _begin(self, trial: T) -> T:
+    def _begin(self, trial: Trial) -> Trial:
         if trial.block:
             self._busy[trial.name] = trial.block
         return trial
 
-    def pinned(self, trial: T) -> SlotReservation | None:
+    def pinned(self, trial: Trial) -> SlotReservation | None:
         """The only slots that the trial may get; None: any."""
         return self._places.get(trial.block)
 
-    def started(self, trial: T, reservation: SlotReservation) -> None:
+    def started(self, trial: Trial, reservation: SlotReservation) -> None:
         """The trial runs on these slots; so do the others of its block."""
         if trial.block:
             self._places[trial.block] = reservation
@@ -92,29 +100,88 @@ class Blocks(Generic[T]):
         self._busy.pop(name, None)
 
 
-class TrialRuns(ABC):
-    """A study's adapter: makes a trial an experiment. A subclass delivers its point, and reads what it measured."""
+class Adapter(ABC):
+    """A study of one kind, as far as kinds differ: how it resumes, and how a trial of it becomes an experiment.
 
-    def __init__(self, study: Study, setting: Setting, elapsed: float) -> None:
-        self._study, self._setting = study, setting
-        self._begin = time.monotonic() - elapsed
+    Attributes:
+        setting: how its trials are run.
+        folders: where it is kept, the folder of the results first.
+        bounds: what may differ from one start to the next.
+        lock: the name of the file that the trials of a tuner lock as long as one of them lives.
+        study: what proposes trials, once it has begun.
+    """
+
+    folders: tuple[str, ...]
+    bounds: Mapping[str, Any]
+    lock = LOCK
+    study: Study
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
         self._pending: dict[str, Trial] = {}
-        self._blocks: Blocks[Trial] = Blocks(study.ask)
+
+    # -- the study -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Create the folders."""
+
+    @abstractmethod
+    def resume(self, journal: Journal) -> tuple[StudyRecords, Sequence[str]]:
+        """Resume the study of the journal, or begin one; returns what is known of it, and what the user is told."""
+
+    def begin(self, known: StudyRecords) -> Sequence[str]:
+        """Go on with what is known of the study; returns what the user is told."""
+        self.study = self._study_of(known)
+        self._since = time.monotonic() - known.elapsed
+        self._blocks = Blocks(self.study.ask)
+        return ()
+
+    @abstractmethod
+    def _study_of(self, known: StudyRecords) -> Study:
+        """The study, with what is known of it."""
+
+    def clean_up(self) -> None:  # noqa: B027  (only one kind has something to do)
+        """Called when no trial of an earlier tuner is left."""
+
+    @property
+    def search_left(self) -> int | None:
+        """How many trials of the search may still end at most; None: unknown."""
+        return None
+
+    @property
+    def left_out(self) -> Mapping[str, object]:
+        """Facts for the journal about what was not tried."""
+        return {}
+
+    def table(self) -> str:
+        """What stands before the summary."""
+        return ""
+
+    @abstractmethod
+    def write_best(self, best: Point) -> RealJob:
+        """Write the files of the real job with the best point."""
+
+    def write_baseline(self, baseline: Point) -> RealJob:
+        """Write the files of the job that the best point is compared with; none if that is the best itself."""
+        return RealJob()
+
+    # -- its trials ----------------------------------------------------------------------------------
 
     @property
     def stop_reason(self) -> str:
         """Why nothing is left to try; "" while something is left or pending."""
-        return self._study.over
+        return self.study.over
 
     @property
     def elapsed(self) -> float:
         """Seconds that the study has taken, earlier runs of it included."""
-        return time.monotonic() - self._begin
+        return time.monotonic() - self._since
 
     @property
     def finalists(self) -> Mapping[str, object]:
         """What the rounds compare, for the journal; {} before they begin."""
-        return self._study.finalists
+        return self.study.finalists
 
     def next(self) -> Task | None:
         """The next trial as an experiment to run; None if there is nothing to start now."""
@@ -123,7 +190,7 @@ class TrialRuns(ABC):
             return None
         self._pending[trial.name] = trial
         seconds = self._predicted(trial)
-        return Task(key=trial.name, shape=self._setting.shape, seconds=seconds, pinned=self._blocks.pinned(trial))
+        return Task(key=trial.name, shape=self.setting.shape, seconds=seconds, pinned=self._blocks.pinned(trial))
 
     @abstractmethod
     def _predicted(self, trial: Trial) -> float | None:
@@ -155,15 +222,15 @@ class TrialRuns(ABC):
     ) -> tuple[str, ...]:
         """The command line of a trial that starts now, without ``bireme run``."""
         self._blocks.started(self._pending[name], reservation)
-        limit = () if self._setting.limit is None else ("--time_limit", f"{self._setting.limit:g}")
+        limit = () if self.setting.limit is None else ("--time_limit", f"{self.setting.limit:g}")
         report = ("--timestamps", "--output", "prefix", "--report", self._file(name, "outcome.json"))
-        return self._setting.launch.command(
+        return self.setting.launch.command(
             name, reservation, place, options=(*report, *limit, *options), args=tuple(args)
         )
 
     def _carried(self, files: Iterable[str], results: Iterable[str], folder: str) -> tuple[str, ...]:
         """Options that send files to a trial which runs in a copy of the tree, and bring its results to a folder."""
-        if not self._setting.ships:
+        if not self.setting.ships:
             return ()
         inside = (path for path in results if not os.path.isabs(path) and ".." not in path.split("/"))
         folder = folder and os.path.relpath(folder)
@@ -173,17 +240,17 @@ class TrialRuns(ABC):
     def _request(self, name: str, words: Sequence[str]) -> LaunchRequest:
         return LaunchRequest(
             argv=isolated.command("bireme", "run", *words),
-            env={**self._setting.environ, SINCE: repr(time.monotonic())},
+            env={**self.setting.environ, SINCE: repr(time.monotonic())},
             cwd=os.getcwd(),
             stdout=self._file(name, "stdout.log"),
             stderr=self._file(name, "stderr.log"),
             report=self._file(name, "outcome.json"),
-            grace=self._setting.launch.grace,
+            grace=self.setting.launch.grace,
         )
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until a run has certainly left nothing on other nodes."""
-        return self._setting.launch.settling(reservation, end.report)
+        return self.setting.launch.settling(reservation, end.report)
 
     def _ended(self, name: str) -> Trial:
         """A trial is not pending any more."""
@@ -193,9 +260,9 @@ class TrialRuns(ABC):
     def re_enqueue(self, name: str) -> None:
         """A trial was not measured: it may be proposed again."""
         self._ended(name)
-        self._study.drop(name)
+        self.study.drop(name)
 
     def fail(self, name: str) -> None:
         """The infrastructure failed a trial too often: it is not proposed again in this run."""
         self._ended(name)
-        self._study.give_up(name)
+        self.study.give_up(name)

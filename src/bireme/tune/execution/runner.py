@@ -9,12 +9,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from bireme.errors import BiremeError, UnfitError
 from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
-from bireme.tune.execution.adapter import TrialRuns
+from bireme.tune.execution.adapter import Adapter
 from bireme.tune.execution.executor import BACK_OFF, Executor
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.execution.slots import SlotReservation
@@ -23,23 +22,19 @@ from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
 
-class Callback(Protocol):
-    """Shows the progress. ``interval``: seconds between two calls of `tick`; 0.0: only the first call.
+class Callback:
+    """Shows the progress; this one shows nothing. ``interval``: seconds between two calls of `tick`; 0.0: only one.
 
     An OSError of any method ends the study, because its reader is gone.
     """
 
-    interval: float
+    interval = 0.0
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """An experiment has started."""
 
     def ended(self, name: str, result: TrialResult, *, again: float | None) -> None:
-        """Show that an experiment has ended.
-
-        Args:
-            again: seconds until it is started again; None if it is not.
-        """
+        """Show that an experiment has ended; ``again``: seconds until it is started again, None if it is not."""
 
     def note(self, text: str) -> None:
         """Show a message."""
@@ -67,14 +62,14 @@ class StudyRun:
     """One run of a study, until it is over or stopped by a signal.
 
     Args:
-        trials: of what is tuned; the earlier results are known already.
+        trials: whose trials they are; the earlier results are known already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `executor.BACK_OFF`.
     """
 
     def __init__(
         self,
-        trials: TrialRuns,
+        trials: Adapter,
         scheduler: Scheduler,
         journal: Journal,
         callback: Callback,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,13 +10,15 @@ from bireme import jsontext
 from bireme.errors import BadInputError
 from bireme.resources.hostfile import read_text
 from bireme.tune.define.declarations import TRIAL, Declaration, fill
-from bireme.tune.program.files import OUTCOME, digest
 from bireme.tune.space.points import Point
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+OUTCOME = "outcome.json"
 
 
 class Delivered(Value):
@@ -266,3 +269,23 @@ class _Toml(_Json):
         import tomlkit
 
         return tomlkit.dumps(data)
+
+
+# -- digests -----------------------------------------------------------------------------------------
+
+
+def digest(data: bytes) -> str:
+    """The digest of a file's content, as the journal keeps it."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """The digest of each of these that is a file; a module or a program on PATH is none."""
+    found = {}
+    for path in filter(os.path.isfile, paths):
+        try:
+            with open(path, "rb") as file:
+                found[path] = digest(file.read())
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
+    return found
