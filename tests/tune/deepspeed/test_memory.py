@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.deepspeed.memory import GIB, Layout, States, cannot_fit, layout_of, most_samples, states
+from bireme.tune.deepspeed.memory import GIB, Layout, States, cannot_fit, layout_of, states
 from bireme.tune.deepspeed.results import ModelInfo
 
 PAPER = ModelInfo(params=7_500_000_000)
@@ -52,14 +52,6 @@ def test_only_what_is_trained_has_gradients():
 def test_offload(stage, optimizer, param, expected):
     layout = Layout(stage, 2, half=True, offload_optimizer=optimizer, offload_param=param)
     assert states(ModelInfo(params=100), layout) == expected
-
-
-def test_most_samples():
-    model = ModelInfo(params=GIB // 16, activation=GIB // 4)
-    assert most_samples(model, Layout(0, 1), 3 * GIB) == 8
-    assert most_samples(model, Layout(0, 1), GIB) == 0
-    assert most_samples(ModelInfo(params=1), Layout(0, 1), GIB) is None
-    assert most_samples(ModelInfo(), Layout(0, 1), GIB) is None
 
 
 def test_cannot_fit():

@@ -43,148 +43,113 @@ class GroupMemory(Value):
     buffers: int = 0
 
 
-class MicroBatchLimit(Value):
-    """A group's limit.
-
-    ``fits``: the largest micro-batch known to fit; 0 if none. ``too_large``: the smallest known not to fit; None if
-    none.
-    """
-
-    fits: int
-    too_large: int | None
-
-
-class LimitSearch:
-    """Learns from what fitted and what did not; decides what need not be tried, and what to try next.
+class KnownLimits:
+    """What fitted and what did not, by the number of a group; and what follows from it.
 
     Args:
+        least, most: the smallest and the largest micro-batch.
         capacity: memory of a GPU in bytes; None if unknown.
         activation: memory of one sample's activations in bytes; None if unknown.
     """
 
     def __init__(
         self,
-        groups: Mapping[int, GroupMemory],
+        groups: Sequence[GroupMemory],
         least: int,
         most: int,
         *,
         capacity: int | None = None,
         activation: int | None = None,
     ) -> None:
-        self.groups, self.least, self.most = dict(groups), least, most
-        self.capacity, self.activation = capacity, activation
-        self._fits: dict[int, set[int]] = {group: set() for group in groups}
-        self._breaks: dict[int, set[int]] = {group: set() for group in groups}
+        self._groups, self.least, self.most = groups, least, most
+        self._capacity, self._activation = capacity, activation
+        self._fits: list[list[int]] = [[] for _ in groups]
+        self._breaks: list[list[int]] = [[] for _ in groups]
 
-    def tell(self, group: int, micro: int, fits: bool) -> None:
-        """Report a trial.
+    def tell(self, group: int, micro: int, *, fits: bool) -> None:
+        """Note that a micro-batch fitted, or that it ran out of memory."""
+        (self._fits if fits else self._breaks)[group].append(micro)
 
-        Args:
-            fits: whether it fitted; else it ran out of memory.
-        """
-        (self._fits if fits else self._breaks)[group].add(micro)
+    def fitted(self, group: int) -> Sequence[int]:
+        """The micro-batches of a group that fitted."""
+        return self._fits[group]
 
-    # -- what is known -------------------------------------------------------------------------------
+    def broken(self, group: int) -> Sequence[int]:
+        """Those that ran out of memory."""
+        return self._breaks[group]
 
-    def limit(self, group: int) -> MicroBatchLimit:
-        """The limit of a group, as known from its own trials and those of other groups."""
-        fits = max(self._fits[group], default=0)
-        too_large = [micro for micro, _ in self._too_large(group) if micro > fits]
-        return MicroBatchLimit(fits, min(too_large, default=None))
+    def fits(self, group: int) -> int:
+        """The largest micro-batch known to fit; 0 if none is."""
+        return max(self._fits[group], default=0)
+
+    def too_large(self, group: int) -> int | None:
+        """The smallest one known not to fit, also by trials of other groups; None if none is."""
+        # A conclusion that contradicts a trial of this group is ignored.
+        return min((micro for micro, _ in self._conclusions(group) if micro > self.fits(group)), default=None)
 
     def ruled_out(self, group: int, micro: int) -> str:
         """Why this micro-batch need not be tried in this group, or ""."""
-        if micro < self.least or micro > self.most:
+        if not self.least <= micro <= self.most:
             return f"micro-batch {micro} is not between {self.least} and {self.most}"
-        if micro <= max(self._fits[group], default=0):
+        if micro <= self.fits(group):
             return ""
-        states = self.groups[group].states
-        if self.capacity is not None and states is not None and states >= self.capacity:
+        states = self._groups[group].states
+        if self._capacity is not None and states is not None and states >= self._capacity:
             return f"the states of group {group} alone fill the memory"
-        # A conclusion that contradicts a trial of this group is ignored.
-        for too_large, source in sorted(self._too_large(group)):
-            if max(self._fits[group], default=0) < too_large <= micro:
+        for too_large, source in sorted(self._conclusions(group)):
+            if self.fits(group) < too_large <= micro:
                 return f"micro-batch {too_large} ran out of memory in group {source}"
         return ""
 
-    def _too_large(self, group: int) -> list[tuple[int, int]]:
+    def _conclusions(self, group: int) -> list[tuple[int, int]]:
         """(micro-batch that does not fit in this group, group whose trial showed it)."""
         return [
             (min(broken), other)
-            for other, broken in self._breaks.items()
+            for other, broken in enumerate(self._breaks)
             if broken and (other == group or self._needs_no_less(group, other))
         ]
 
     def _needs_no_less(self, group: int, other: int) -> bool:
-        here, there = self.groups[group], self.groups[other]
-        if here.states is None or there.states is None:
-            return False
-        return here.states >= there.states + there.buffers
+        here, there = self._groups[group], self._groups[other]
+        known = here.states is not None and there.states is not None
+        return known and here.states >= there.states + there.buffers  # type: ignore[operator]  # both are known
 
-    # -- what to try ---------------------------------------------------------------------------------
+    def between(self, group: int, pending: Collection[int] = ()) -> int | None:
+        """The micro-batch that halves what is open below the limit, or divides it further; None if it is known well."""
+        fits, too_large = self.fits(group), self.too_large(group)
+        if too_large is None or too_large - fits <= max(1, int(TOLERANCE * fits)):
+            return None
+        known = {*self._fits[group], *self._breaks[group], *pending}
+        cuts = _between(max(fits, self.least - 1), too_large, 1 + len(pending))
+        return next((cut for cut in cuts if cut not in known and not self.ruled_out(group, cut)), None)
 
-    def propose(self, group: int, count: int = 1, pending: Collection[int] = ()) -> tuple[int, ...]:
-        """The micro-batches to try next: none that is known, ruled out or pending.
-
-        Args:
-            count: how many at most.
-            pending: micro-batches of this group that are being tried.
-
-        Returns:
-            Micro-batches, the most informative first; none if the limit is known well enough.
-        """
-        limit = self.limit(group)
-        if limit.too_large is None:
-            wanted = self._climb(group, limit.fits, count + len(pending))
-        elif limit.too_large - limit.fits <= max(1, int(TOLERANCE * limit.fits)):
-            wanted = []
-        else:
-            wanted = _between(max(limit.fits, self.least - 1), limit.too_large, count + len(pending))
-        known = self._fits[group] | self._breaks[group] | set(pending)
-        return tuple(micro for micro in wanted if micro not in known and not self.ruled_out(group, micro))[:count]
-
-    def _climb(self, group: int, fits: int, count: int) -> list[int]:
-        """Without an upper limit: start at the guess from other groups or the estimate, then double."""
-        start = self.least if not fits else min(2 * fits, self.most)
-        for guess in self.guess(group):
-            if guess > fits:
-                start = guess
-                break
-        steps = [start]
-        while len(steps) < count and steps[-1] < self.most:
-            steps.append(min(2 * steps[-1], self.most))
-        return steps
-
-    def guess(self, group: int) -> tuple[int, ...]:
-        """(a micro-batch likely to fit, one likely not to fit); empty if nothing is known.
+    def guess(self, group: int) -> tuple[int, int] | None:
+        """(a micro-batch likely to fit, one likely not to fit); None if nothing is known.
 
         From the limit of the group whose states are nearest in size, or from the memory estimate.
         """
-        here = self.groups[group].states
+        here = self._groups[group].states
         if here is None:
-            return ()
+            return None
         others = [
             (abs(known.states - here), other, known.states)
-            for other, known in self.groups.items()
-            if other != group and known.states is not None and self._is_found(other)
+            for other, known in enumerate(self._groups)
+            if other != group and known.states is not None and self._fits[other] and self._breaks[other]
         ]
         if others:
             _, other, there = min(others)
-            limit, ratio = self.limit(other), self._ratio(here, there)
-            return self._within(int(limit.fits * ratio)), self._within(ceil((limit.too_large or 0) * ratio))
-        if self.capacity is None or not self.activation or here >= self.capacity:
-            return ()
-        likely = (self.capacity - here) // self.activation
+            ratio = self._ratio(here, there)
+            return self._within(int(self.fits(other) * ratio)), self._within(ceil((self.too_large(other) or 0) * ratio))
+        if self._capacity is None or not self._activation or here >= self._capacity:
+            return None
+        likely = (self._capacity - here) // self._activation
         return self._within(likely), self._within(likely + max(1, int(TOLERANCE * likely)))
-
-    def _is_found(self, group: int) -> bool:
-        return bool(self._fits[group]) and bool(self._breaks[group])
 
     def _ratio(self, here: int, there: int) -> float:
         """The expected ratio of the limit here to the limit there."""
-        if self.capacity is None or self.capacity <= max(here, there):
+        if self._capacity is None or self._capacity <= max(here, there):
             return 1.0
-        return (self.capacity - here) / (self.capacity - there)
+        return (self._capacity - here) / (self._capacity - there)
 
     def _within(self, micro: int) -> int:
         return max(self.least, min(self.most, micro))
@@ -318,21 +283,40 @@ class MemoryLimits:
         speed: Callable[[FinishedTrial], float | None] = lambda _: None,
     ) -> None:
         self._space, self._groups, self._capacity, self._info = space, groups, capacity, info
-        self._rising = METRICS[space.config.autotuning.metric].direction == "maximize"
+        self._numbers = range(len(groups.all))
         self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
-        self._known: list[tuple[int, int, bool]] = []
         self._speeds: list[dict[int, float]] = [{} for _ in groups.all]
-        self._limits: list[dict[int, str]] = [{} for _ in groups.all]  # what failed otherwise, and how
-        self._search = self._make_search()
+        self._failed: list[dict[int, str]] = [{} for _ in groups.all]  # what failed otherwise, and how
+        self._known = KnownLimits(
+            list(map(self._memory, self._numbers)),
+            min(space.micro) if space.micro else self._least(),
+            max(space.micro) if space.micro else space.batch.most,
+            capacity=capacity,
+            activation=None if info is None else info.activation,
+        )
         for done in finished:
             self._tell(done, speed(done))
+
+    def _least(self) -> int:
+        """The smallest micro-batch that ``min_train_batch_size`` allows."""
+        batch = self._space.batch
+        sizes = range(batch.least, batch.most + 1)
+        return next((size for size in sizes if self._groups.point(0, size) is not None), batch.least)
+
+    def _memory(self, number: int) -> GroupMemory:
+        if self._info is None:
+            return GroupMemory()
+        layout = self._groups.all[number].layout
+        states = memory.states(self._info, layout)
+        return GroupMemory(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
 
     def _tell(self, done: FinishedTrial, speed: float | None) -> None:
         point, out_of_memory = done.trial.point, done.result.cause == "out of memory"
         if done.trial.phase == "profile":  # one sample in the highest stage
             if out_of_memory:
                 highest = max(self._space.stages)
-                self._fits(next(n for n, each in enumerate(self._groups.all) if each.stage == highest), 1, False)
+                number = next(number for number in self._numbers if self._groups.all[number].stage == highest)
+                self._known.tell(number, 1, fits=False)
             return
         number, micro = self._groups.number(point), _micro(point)
         if out_of_memory:
@@ -346,13 +330,9 @@ class MemoryLimits:
         if not self._groups.is_first(point):
             return
         if out_of_memory or speed is not None:
-            self._fits(number, micro, not out_of_memory)
+            self._known.tell(number, micro, fits=not out_of_memory)
         else:
-            self._limits[number][micro] = "" if done.result.cause == "infrastructure" else done.result.cause
-
-    def _fits(self, number: int, micro: int, fits: bool) -> None:
-        self._known.append((number, micro, fits))
-        self._search.tell(number, micro, fits)
+            self._failed[number][micro] = "" if done.result.cause == "infrastructure" else done.result.cause
 
     # -- what need not be tried ----------------------------------------------------------------------
 
@@ -360,40 +340,30 @@ class MemoryLimits:
         """Whether a point need not be tried: it needs at least as much memory as one that ran out of memory."""
         number, micro = self._groups.number(point), _micro(point)
         broken = self._broken.get(key_of(without_batch(point)))
-        if broken is not None and micro >= broken:
+        if (broken is not None and micro >= broken) or self._cannot_fit(number):
             return True
-        if self._cannot_fit(number):
-            return True
-        return self._groups.is_first(point) and bool(self._search.ruled_out(number, micro))
+        return self._groups.is_first(point) and bool(self._known.ruled_out(number, micro))
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why: at most one line for each group."""
-        return tuple(
-            f"{self._groups.all[number].title}: {reason}"
-            for number in range(len(self._groups.all))
-            if (reason := self._reason(number))
-        )
+        reasons = ((self._groups.all[number].title, self._reason(number)) for number in self._numbers)
+        return tuple(f"{title}: {reason}" for title, reason in reasons if reason)
 
     def _reason(self, number: int) -> str:
+        searched = self._space.micro is None
         hopeless = self._cannot_fit(number)
-        if not hopeless and self._space.micro is None:
-            hopeless = self._cannot_win(number) or self._limit_reason(number)
+        if not hopeless and searched:
+            told = [(micro, cause) for micro, cause in self._failed[number].items() if cause]
+            failed = "micro-batch {}: {}; no larger one was tried".format(*min(told)) if told else ""
+            hopeless = self._cannot_win(number) or failed
         if hopeless:
             return hopeless.removeprefix(f"stage {self._groups.all[number].stage} ")
-        limit = self._search.limit(number)
-        if limit.too_large is not None:
-            return f"micro-batches of {limit.too_large} and more run out of memory"
-        if self._space.micro is None and self._flat(number):
+        if (too_large := self._known.too_large(number)) is not None:
+            return f"micro-batches of {too_large} and more run out of memory"
+        if searched and flat(self._speeds[number]):
             return f"micro-batches above {max(self._speeds[number])} no longer help"
         return ""
-
-    def _limit_reason(self, number: int) -> str:
-        told = {micro: cause for micro, cause in self._limits[number].items() if cause}
-        if not told:
-            return ""
-        micro = min(told)
-        return f"micro-batch {micro}: {told[micro]}; no larger one was tried"
 
     # -- what to try ---------------------------------------------------------------------------------
 
@@ -403,67 +373,57 @@ class MemoryLimits:
         Args:
             pending: the points of this search that run now.
         """
-        running: list[set[int]] = [set() for _ in self._groups.all]
+        running: list[set[int]] = [set() for _ in self._numbers]
         for each in pending:
             running[self._groups.number(each)].add(_micro(each))
         for number, sizes in enumerate(running):
-            if len(sizes) < AHEAD and not self._closed(number):
-                micro = self._next(number, sizes)
-                point = None if micro is None else self._groups.point(number, micro)
-                if point is not None:
-                    return point
+            closed = self._cannot_fit(number) or self._cannot_win(number) or flat(self._speeds[number])
+            if len(sizes) < AHEAD and not closed and (micro := self._next(number, sizes)) is not None:
+                return self._groups.point(number, micro)
             if sizes:
                 return None  # their results decide where the next group starts, and whether it can win
         return None
 
-    def _closed(self, number: int) -> bool:
-        """Whether a group needs no more runs."""
-        return bool(self._cannot_fit(number) or self._cannot_win(number)) or self._flat(number)
-
     def _next(self, number: int, pending: Collection[int]) -> int | None:
         """The next micro-batch of a group; None if there is none now."""
-        limit, least = self._search.limit(number), self._search.least
-        failed = min(self._limits[number], default=self._search.most + 1)
-        too_large = self._search.most + 1 if limit.too_large is None else limit.too_large
-        top = low = max((limit.fits, *pending))
-        if self._limits[number] and failed <= too_large:
+        fits, least, most = self._known.fits(number), self._known.least, self._known.most
+        failed = min(self._failed[number], default=most + 1)
+        too_large = self._known.too_large(number) or most + 1
+        top = low = max((fits, *pending))
+        wanted: tuple[int | None, ...]
+        if self._failed[number] and failed <= too_large:
             # Something else failed: bisect down to a size that works.
-            wanted: tuple[int, ...] = (max(2 * top, failed // 2) if top else least,)
+            wanted = (max(2 * top, failed // 2) if top else least,)
         elif not top:
-            wanted = (self._start(number), *self._lower(number), *self._search.propose(number))
-        elif limit.too_large is None:
+            wanted = (self._start(number), self._lower(number), self._known.between(number))
+        elif too_large > most:
             wanted = (self._higher(number, top, pending),)
         else:
-            wanted, low = self._search.propose(number, 1, pending), limit.fits
-        known = {micro for other, micro, _ in self._known if other == number} | set(pending)
+            wanted, low = (self._known.between(number, pending),), fits
+        tried = {*self._known.fitted(number), *self._known.broken(number), *pending}
         between = range(max(low + 1, least), min(too_large, failed))
         for each in wanted:
-            micro = self._possible(number, each, between)
-            if micro is not None and micro < failed and micro not in known and self._may(number, micro):
+            micro = None if each is None else self._possible(number, each, between)
+            if micro is not None and micro < failed and micro not in tried and not self._known.ruled_out(number, micro):
                 return micro
         return None
 
     def _possible(self, number: int, micro: int, between: range) -> int | None:
         """The micro-batch, or the nearest one that the batch-size limits allow; None if there is none."""
-        if self._groups.point(number, micro) is not None:
-            return micro
-        near = sorted(between, key=lambda size: (abs(size - micro), size))
+        near = (micro, *sorted(between, key=lambda size: (abs(size - micro), size)))
         return next((size for size in near if self._groups.point(number, size) is not None), None)
-
-    def _may(self, number: int, micro: int) -> bool:
-        return not self._search.ruled_out(number, micro)
 
     def _start(self, number: int) -> int:
         """The first micro-batch of a group: where the last group ended, or by the estimate or the script."""
-        least, most = self._search.least, self._search.most
-        if not self._rising:
+        least, most = self._known.least, self._known.most
+        if METRICS[self._space.config.autotuning.metric].direction == "minimize":
             return least  # where less is better, small micro-batches are best
         earlier = self._earlier(number)
         speeds = {} if earlier is None else self._speeds[earlier]
-        guess = self._search.guess(number)
+        guess = self._known.guess(number)
         if flat(speeds):
             start = below_top(speeds) or least  # and then twice that: to see that here, too, more brings nothing
-        elif number and not self._search.limit(number - 1).fits:
+        elif number and not self._known.fits(number - 1):
             start = least  # the group before did not fit even that
         elif guess:
             start = guess[0]
@@ -480,34 +440,24 @@ class MemoryLimits:
         alike = [other for other in works if self._groups.all[other].fixed == fixed]
         return max(alike or works, default=None)
 
-    def _lower(self, number: int) -> tuple[int, ...]:
+    def _lower(self, number: int) -> int | None:
         """A size just below the first one, if only that did not fit, since the starting point was probably close."""
-        broken = self._told(number, fits=False)
-        return (rounded(broken[0] * 7 // 8, 0, broken[0]),) if len(broken) == 1 and broken[0] > 1 else ()
+        broken = self._known.broken(number)
+        return rounded(broken[0] * 7 // 8, 0, broken[0]) if len(broken) == 1 and broken[0] > 1 else None
 
     def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
         """The next larger size while no upper limit is known: at the likely limit, then in growing steps."""
-        guess, earlier = self._search.guess(number), self._earlier(number)
+        guess, earlier = self._known.guess(number), self._earlier(number)
         likely = guess[1] if guess else None
         if earlier is not None and flat(self._speeds[earlier]):
             likely = max(self._speeds[earlier])  # to see whether larger sizes help here
         elif earlier is not None and not guess:
-            likely = self._search.limit(earlier).too_large
-        below = max((size for size in (*self._told(number, fits=True), *pending) if size < top), default=0)
-        if likely is not None:
-            higher = likely if top < likely else top + 2 * (top - below)
-            return min(higher, 2 * top, self._search.most)
-        return min(2 * top, self._search.most)
-
-    def _told(self, number: int, *, fits: bool) -> tuple[int, ...]:
-        """The micro-batches of a group that fitted, or that did not."""
-        return tuple(micro for other, micro, fitted in self._known if other == number and fitted == fits)
+            likely = self._known.too_large(earlier)
+        below = max((size for size in (*self._known.fitted(number), *pending) if size < top), default=0)
+        higher = 2 * top if likely is None else likely if top < likely else top + 2 * (top - below)
+        return min(higher, 2 * top, self._known.most)
 
     # -- what a group can still gain ------------------------------------------------------------------
-
-    def _flat(self, number: int) -> bool:
-        """Whether larger micro-batches no longer help, although they fit."""
-        return flat(self._speeds[number])
 
     def _cannot_fit(self, number: int) -> str:
         if self._capacity is None or self._info is None:
@@ -517,19 +467,14 @@ class MemoryLimits:
     def _cannot_win(self, number: int) -> str:
         if self._speeds[number]:
             return ""
-        group, plain = self._groups.all[number], self._plain()
-        if group.offloads and plain[group.stage] != number and self._flat(plain[group.stage]):
+        group, plain = self._groups.all[number], dict[int, int]()
+        for other in sorted(self._numbers, key=lambda each: self._groups.all[each].offloads):
+            plain.setdefault(self._groups.all[other].stage, other)  # one that offloads nothing, if there is one
+        if group.offloads and plain[group.stage] != number and flat(self._speeds[plain[group.stage]]):
             return "memory is not the limit without offloading, which could only cost speed"
-        too_large = self._search.limit(number).too_large
+        too_large = self._known.too_large(number)
         largest = {} if too_large is None else {group.stage: too_large - 1}
         return cannot_win(group.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
-
-    def _plain(self) -> dict[int, int]:
-        """For each stage its first group, preferably one that offloads nothing."""
-        plain: dict[int, int] = {}
-        for number, _ in sorted(enumerate(self._groups.all), key=lambda each: each[1].offloads):
-            plain.setdefault(self._groups.all[number].stage, number)
-        return plain
 
     def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield (group, micro-batches at which to tune its other choices), the fastest group first.
@@ -538,7 +483,7 @@ class MemoryLimits:
         """
         count = self._space.config.autotuning.num_tuning_micro_batch_sizes
         best = max((max(speeds.values()) for speeds in self._speeds if speeds), default=0.0)
-        numbers = [number for number, speeds in enumerate(self._speeds) if speeds]
+        numbers = [number for number in self._numbers if self._speeds[number]]
         for number in sorted(numbers, key=lambda n: -max(self._speeds[n].values())):
             speeds = self._speeds[number]
             leeway = LEEWAY if self._groups.varies(number) else PLATEAU
@@ -547,34 +492,6 @@ class MemoryLimits:
             fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
             found = self._space.micro is None
             yield number, tuning_sizes(sorted(speeds), fastest[0], count) if found else tuple(sorted(fastest[:count]))
-
-    # -- inside --------------------------------------------------------------------------------------
-
-    def _make_search(self) -> LimitSearch:
-        given = self._space.micro
-        search = LimitSearch(
-            {number: self._memory(number) for number in range(len(self._groups.all))},
-            min(given) if given else self._least(),
-            max(given) if given else self._space.batch.most,
-            capacity=self._capacity,
-            activation=None if self._info is None else self._info.activation,
-        )
-        for number, micro, fits in self._known:
-            search.tell(number, micro, fits)
-        return search
-
-    def _least(self) -> int:
-        """The smallest micro-batch that ``min_train_batch_size`` allows."""
-        batch = self._space.batch
-        sizes = range(batch.least, batch.most + 1)
-        return next((size for size in sizes if self._groups.point(0, size) is not None), batch.least)
-
-    def _memory(self, number: int) -> GroupMemory:
-        if self._info is None:
-            return GroupMemory()
-        layout = self._groups.all[number].layout
-        states = memory.states(self._info, layout)
-        return GroupMemory(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
 
 
 def _micro(point: Point) -> int:

@@ -105,21 +105,6 @@ def states(model: ModelInfo, layout: Layout) -> States | None:
     return States(round(parameters), round(gradients), round(optimizer))
 
 
-def most_samples(model: ModelInfo, layout: Layout, capacity: int) -> int | None:
-    """The largest micro-batch that can fit by this estimate, 0 if none can; None if too little is known.
-
-    Args:
-        capacity: memory of one GPU, in bytes.
-    """
-    needed = states(model, layout)
-    if needed is None:
-        return None
-    free = capacity - needed.total
-    if free <= 0:
-        return 0
-    return None if model.activation is None else free // model.activation
-
-
 def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
     """Why not even one sample can fit; "" if one may.
 
@@ -127,7 +112,7 @@ def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
         capacity: memory of one GPU, in bytes.
     """
     needed = states(model, layout)
-    if needed is None or most_samples(model, layout, capacity) != 0:
+    if needed is None or needed.total < capacity:
         return ""
     return (
         f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
