@@ -23,7 +23,7 @@ from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.experiment import LaunchRequest, tail
 from bireme.tune.execution.launch import ResourcePool, Launch
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.slot_scheduler import Shape
 
 POOL = {f"node{n}": ("0", "1") for n in range(1, 5)}
 WORDS = ("--hosts=node[1-4]:2", "--heartbeat=5", "--grace=1")

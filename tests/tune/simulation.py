@@ -7,8 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
-from bireme.tune.execution.slot_scheduler import Scheduler, StartTask, Task
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, StartTask, Task
 
 SHAPES = {Shape(1, 1): 30, Shape(1, 2): 20, Shape(1, 4): 20, Shape(1, 8): 15, Shape(2, 8): 10, Shape(4, 8): 5}
 """What the experiments of a mixed load ask for, and how many of a hundred do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bireme.tune.execution.adapter import Blocks
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.value import Value
 
 PLACE = SlotReservation(places=(("node", ("0",)),))

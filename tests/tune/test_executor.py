@@ -13,8 +13,7 @@ import pytest
 
 from bireme.loop import Loop
 from bireme.tune.execution.executor import ATTEMPTS, Executor
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task
 from tests.tune.toys import Client
 
 POOL = {"a": ("0", "1"), "b": ("0", "1")}
@@ -240,7 +239,7 @@ def test_a_tuner_that_dies_takes_its_experiments_with_it(tmp_path, stage, signum
         from bireme.loop import Loop
         from bireme.tune.execution.executor import Executor
         from bireme.tune.execution.slot_scheduler import Scheduler, Task
-        from bireme.tune.execution.slots import Shape
+        from bireme.tune.execution.slot_scheduler import Shape
         from tests.tune.toys import Client
         loop = Loop()
         client = Client(Path({str(tmp_path)!r}), {{"e0": "import time; print('up', flush=True); time.sleep(600)"}})

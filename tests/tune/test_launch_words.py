@@ -14,7 +14,7 @@ from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.resources import devices, nvidia
 from bireme.tune.execution.launch import Launch, ResourcePool
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from tests.conftest import clean_environ
 
 RUN = select("run")

@@ -6,8 +6,7 @@ import pytest
 
 from bireme.errors import LOST, UNFIT
 from bireme.tune.execution.executor import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
-from bireme.tune.execution.slot_scheduler import Task
-from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.execution.slot_scheduler import Shape, Task, why_impossible
 from bireme.tune.study.trial_result import TrialResult
 
 POOL = {"a": ("0", "1"), "b": ("0",)}

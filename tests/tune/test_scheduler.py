@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, SlotReservation, Task
 
 TWO = {"a": ("0", "1"), "b": ("0", "1")}
 

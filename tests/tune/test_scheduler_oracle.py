@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task
 from tests.conftest import TIMES
 from tests.tune.oracle import Oracle
 from tests.tune.simulation import MODES, cluster, simulate

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bireme.resources.filters import apply_filters
-from bireme.tune.execution.slots import FreeSlots, Shape, SlotReservation, why_impossible
+from bireme.tune.execution.slot_scheduler import FreeSlots, Shape, SlotReservation, why_impossible
 
 POOL = {"a": ("0", "1"), "b": ("0", "1", "2", "3"), "c": ("GPU-1", "GPU-2", "GPU-3"), "d": ()}
 

@@ -15,10 +15,9 @@ import pytest
 
 from bireme.errors import UnfitError
 from bireme.tune.execution.runner import Conclusion, StudyRun
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task
+from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal, read
-from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import StudyRecords
 from bireme.tune.study.trial_result import TrialResult
 from tests.conftest import TIMES

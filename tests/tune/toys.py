@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bireme.tune.execution.experiment import End, LaunchRequest
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.study.trial_result import TrialResult
 
 

@@ -13,7 +13,7 @@ from bireme.options.table import OPTIONS, select
 from bireme.resources import program
 from bireme.tune.execution.adapter import Setting
 from bireme.tune.execution.launch import Launch, ResourcePool, gpu_memory, resource_pool
-from bireme.tune.execution.slots import FreeSlots, Shape
+from bireme.tune.execution.slot_scheduler import FreeSlots, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

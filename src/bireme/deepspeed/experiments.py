@@ -23,7 +23,7 @@ from bireme.tune.deepspeed.results import read_metrics, read_model_info
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, read_report, tail
 from bireme.tune.execution.launch import Launch, ResourcePool
-from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.execution.slot_scheduler import Shape, why_impossible
 from bireme.tune.study.trial_result import TrialResult
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.resources.pool import Pool
-    from bireme.tune.execution.slots import SlotReservation
+    from bireme.tune.execution.slot_scheduler import SlotReservation
 
 _ONE_NODE_BY_HAND = ("no_ssh", "node_rank")
 

@@ -22,10 +22,9 @@ from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.deepspeed.files import LOCK, StudyFiles, get_job_id, get_user, sweep
 from bireme.tune.deepspeed.results import METRICS, Metric
 from bireme.tune.execution.executor import Executor
-from bireme.tune.execution.slot_scheduler import Scheduler, Task
-from bireme.tune.execution.slots import Shape, why_impossible
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task, why_impossible
+from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL
 from bireme.tune.study.trial_result import TrialResult
 

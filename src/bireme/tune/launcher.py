@@ -11,9 +11,8 @@ from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.report.text import summary
 from bireme.tune.report.view import StudyView, view
-from bireme.tune.store.folder import PRIVATE, SUMMARY, hide, write_text
+from bireme.tune.store.folder import PRIVATE, SUMMARY, ExperimentsLock, hide, write_text
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.lock import ExperimentsLock
 from bireme.tune.store.records import JOURNAL, StudyRecords
 from bireme.tune.study.trial import Answer
 from bireme.value import Value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from bireme.logs.console import complain, printable
 from bireme.result.report import duration
 from bireme.tune.execution.runner import Callback
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.launcher import Living
 from bireme.tune.report.text import best_lines, title
 from bireme.tune.report.view import StudyView, TrialView

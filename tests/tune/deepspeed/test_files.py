@@ -22,7 +22,6 @@ def files(tmp_path):
 def test_places(files, tmp_path):
     assert files.experiment("z0") == f"{tmp_path}/exps/z0.json"
     assert files.result("z0", "metrics.json") == f"{tmp_path}/results/z0/metrics.json"
-    assert files.model_info == f"{tmp_path}/results/profile_model_info/model_info.json"
     assert StudyFiles.at("/r", "e") == StudyFiles("/r", os.path.join(os.getcwd(), "e"))
 
 

@@ -11,7 +11,7 @@ from bireme.errors import BadInputError
 from bireme.tune import Study
 from bireme.tune.metrics.metric import parse
 from bireme.tune.space.points import Parameter, Space
-from bireme.tune.store.warm_start import read
+from bireme.tune.store.resume import read_results as read
 from tests.conftest import PROGRAMS
 
 TUNABLE = str(PROGRAMS / "tunable.py")

@@ -35,7 +35,7 @@ from bireme.tune.deepspeed.stages import Stages
 from bireme.tune.execution.adapter import Adapter, RealJob, Setting
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.report.text import table
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.folder import SUMMARY
@@ -107,7 +107,7 @@ class DeepSpeedStudy(Adapter):
         confirm: str | None = None,
     ) -> None:
         super().__init__(setting)
-        self._real, self._by_file = real, by_file
+        self.real, self.capacity, self._by_file = real, capacity, by_file
         self._config = read_config(find_config(setting.args).path)
         self.section = self._config.autotuning
         self.metric = METRICS[self.section.metric]
@@ -175,7 +175,7 @@ class DeepSpeedStudy(Adapter):
     def write_best(self, best: Point) -> RealJob:
         """Write the best configuration, and the command of the real job."""
         ds_config, mappings = self.space.ds_config(best), self.section.arg_mappings or {}
-        *real, script = self._real
+        *real, script = self.real
         sent = ("--ship_also", self._files.best_config) if self.setting.ships else ()
         command = real_job((*real, *sent, script), self.setting.args, self._files.best_config, ds_config, mappings)
         self._files.write_best(ds_config, command)

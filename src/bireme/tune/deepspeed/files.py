@@ -22,7 +22,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 
 from bireme import drafts, jsontext
@@ -31,7 +31,6 @@ from bireme.process.kernel import exists
 from bireme.regular_file import read_regular
 from bireme.tune.deepspeed.command import encoded
 from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.deepspeed.results import PROFILE
 from bireme.tune.store.folder import PRIVATE, PROBE, SUMMARY, make_folder, prepare, write_text
 from bireme.value import Value
 
@@ -67,11 +66,6 @@ class StudyFiles(Value):
     @property
     def _confirmation(self) -> str:
         return os.path.join(self.results_dir, CONFIRMATION)
-
-    @property
-    def model_info(self) -> str:
-        """The file that the profiling run writes."""
-        return self.result(PROFILE, "model_info.json")
 
     # -- before --------------------------------------------------------------------------------------
 
@@ -278,8 +272,9 @@ def _remove_empty(folder: str) -> None:
 # -- stale drafts ----------------------------------------------------------------------------------------
 
 _DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
-_OF_STUDY = {PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND}
-_OF_EXPERIMENT = {"ds_config.json", "exp.json", "cmd.txt", "outcome.json"}
+_OF_STUDY = re.compile("|".join(map(re.escape, (PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND))))
+_OF_EXPERIMENT = re.compile(r"(ds_config|exp|outcome)\.json|cmd\.txt")
+_OF_EXPERIMENTS = re.compile(rf"{re.escape(PROBE)}|.*\.json")
 
 
 def sweep(files: StudyFiles) -> None:
@@ -289,35 +284,12 @@ def sweep(files: StudyFiles) -> None:
     locks of the study, so no experiment is running; but a second tuner may be testing the folder, so drafts of living
     processes are kept. Files that only look like drafts, or cannot be removed, stay.
     """
-    for path in (*_in_results(files.results_dir), *_in_experiments(files.exps_dir)):
-        drafts.remove(path)
-
-
-def _in_results(folder: str) -> Iterator[str]:
-    for entry in _entries(folder):
-        if entry.name == CONFIRMATION and entry.is_dir(follow_symlinks=False):
-            yield from _in_results(entry.path)
-        elif entry.is_dir(follow_symlinks=False):
-            yield from (inner.path for inner in _entries(entry.path) if _draft(inner.name) in _OF_EXPERIMENT)
-        elif _draft(entry.name) in _OF_STUDY:
-            yield entry.path
-
-
-def _in_experiments(folder: str) -> Iterator[str]:
-    for entry in _entries(folder):
-        file = _draft(entry.name)
-        if file == PROBE or file.endswith(".json"):
-            yield entry.path
-
-
-def _draft(name: str) -> str:
-    """The name of the file of which this is a stale draft; "" if it is not one."""
-    found = _DRAFT.fullmatch(name)
-    return found["file"] if found and not exists(int(found["pid"])) else ""
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(folder))
-    except OSError:
-        return []
+    above = (files.results_dir, os.path.join(files.results_dir, CONFIRMATION))
+    inner = [os.path.join(folder, name) for folder in above for name in _names(folder)]
+    places = [(files.results_dir, _OF_STUDY), (files.exps_dir, _OF_EXPERIMENTS)]
+    places += [(folder, _OF_EXPERIMENT) for folder in inner if not os.path.islink(folder)]
+    for folder, of in places:
+        for name in _names(folder):
+            found = _DRAFT.fullmatch(name)
+            if found and of.fullmatch(found["file"]) and not exists(int(found["pid"])):
+                drafts.remove(os.path.join(folder, name))

@@ -13,11 +13,10 @@ from bireme import isolated
 from bireme.logs.lines import SINCE
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
-from bireme.tune.execution.slot_scheduler import Order, Task
-from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.execution.slot_scheduler import Order, Shape, SlotReservation, Task
 from bireme.tune.space.points import Point
+from bireme.tune.store.folder import LOCK
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.lock import LOCK
 from bireme.tune.store.records import StudyRecords
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Trial

@@ -17,8 +17,7 @@ from bireme.errors import UNFIT
 from bireme.loop import Loop, Timer
 from bireme.process import kernel
 from bireme.tune.execution.experiment import End, Experiment, LaunchRequest
-from bireme.tune.execution.slot_scheduler import Scheduler, StartTask, Task
-from bireme.tune.execution.slots import Shape, SlotReservation
+from bireme.tune.execution.slot_scheduler import Scheduler, Shape, SlotReservation, StartTask, Task
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 

@@ -11,7 +11,7 @@ from bireme.errors import OK, BadInputError, UnfitError
 from bireme.launch import one_machine, placement
 from bireme.resources import devices, nvidia
 from bireme.resources.locality import is_this_machine
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.value import Value
 
 TYPE_CHECKING = False

@@ -15,8 +15,7 @@ from bireme.logs.sink import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.execution.adapter import Adapter
 from bireme.tune.execution.executor import BACK_OFF, Executor
-from bireme.tune.execution.slot_scheduler import Scheduler
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import Scheduler, SlotReservation
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value

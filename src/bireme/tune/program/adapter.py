@@ -32,7 +32,7 @@ from bireme.tune.define.spec import StudySpec
 from bireme.tune.execution.adapter import Adapter, RealJob, Setting
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
-from bireme.tune.execution.slots import SlotReservation
+from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure, Readings
 from bireme.tune.metrics.reader import Reader
@@ -40,11 +40,10 @@ from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier, digests
 from bireme.tune.space import expressions
 from bireme.tune.space.points import Condition, Parameter, Point, Points, Space
-from bireme.tune.store import warm_start
 from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
-from bireme.tune.store.resume import Successor, restore, resume
+from bireme.tune.store.resume import Successor, read_results, restore, resume
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Answer, Goal, Objective, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -154,7 +153,7 @@ class ProgramStudy(Adapter):
         """The results in a table or a folder."""
         if os.path.realpath(path) == os.path.realpath(self.folders[0]):
             raise BadInputError("is the folder of this study, which goes on by itself", where=path)
-        return warm_start.read(path, self._spec.declaration.space, self._measure)
+        return read_results(path, self._spec.declaration.space, self._measure)
 
     def prepare(self) -> None:
         """Create the folder."""
