@@ -87,9 +87,6 @@ class DeepSpeedStudy(Adapter):
         capacity: bytes of memory of a GPU; None if unknown.
         confidence, effect, confirm: see `Study`; without confidence every configuration is run once.
         seconds: the budget of wall time; None: no limit.
-
-    Raises:
-        BadInputError: the configuration is wrong.
     """
 
     lock = LOCK
@@ -426,9 +423,6 @@ def resume(
 
     Returns:
         (what is known of the study, notes for the user).
-
-    Raises:
-        BadInputError: the folder holds another study, which must not be overwritten.
     """
     known = StudyRecords(journal.records)
     if known.begun == identity and not (known.finished and overwrite):

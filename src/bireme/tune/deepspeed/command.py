@@ -35,9 +35,6 @@ def find_config(args: Sequence[str]) -> ConfigWord:
 
     ``--flag=FILE`` works too; the last of several counts, as in ``argparse``. The value may also be the configuration
     itself in base64 (`config.read_document` reads both).
-
-    Raises:
-        BadInputError: the arguments name no configuration.
     """
     for flag in (CONFIG_FLAG, HUGGING_FACE_FLAG):
         found = [value for value in _values(args, flag) if flag == CONFIG_FLAG or _is_config(value)]
@@ -75,9 +72,6 @@ def experiment_args(
     Args:
         mappings: ``arg_mappings``, from keys of the configuration to flags of the script.
         path: a file with ``ds_config``, for scripts that open it themselves; "": pass it in base64.
-
-    Raises:
-        BadInputError: the arguments name no configuration.
     """
     return with_mappings(with_config(args, path or encoded(ds_config)), mappings or {}, ds_config)
 
@@ -128,9 +122,6 @@ def real_job(
     Args:
         launch: the user's command line, up to and including the script; its ``--autotuning`` is removed.
         path: the file of the best configuration.
-
-    Raises:
-        BadInputError: the arguments name no configuration.
     """
     return (*without_autotuning(launch), *experiment_args(args, ds_config, mappings, path=path))
 

@@ -63,11 +63,7 @@ class Config(Value):
 
 
 def read_config(path: str) -> Config:
-    """Read and check a DeepSpeed configuration.
-
-    Raises:
-        BadInputError: the file is missing or malformed, or the section has unknown keys or invalid values.
-    """
+    """Read and check a DeepSpeed configuration."""
     return check_config(read_document(path))
 
 
@@ -216,10 +212,6 @@ def read_document(path: str) -> Document:
 
     Args:
         path: its file, or the whole configuration in base64, which ``deepspeed.initialize`` accepts too.
-
-    Raises:
-        BadInputError: it cannot be read, is empty, malformed (with line and column) or not an object, or has a
-            duplicate key (with both lines).
     """
     text = decoded(path)
     if text is None:

@@ -70,11 +70,7 @@ class StudyFiles(Value):
     # -- before --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Create both folders.
-
-        Raises:
-            BadInputError: one cannot be created or is not writable; then neither was created.
-        """
+        """Create both folders."""
         missing = [folder for folder in (self.results_dir, self.exps_dir) if not os.path.lexists(folder)]
         try:
             for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
@@ -109,11 +105,7 @@ class StudyFiles(Value):
         return not (self._of_results() or self._of_experiments())
 
     def move(self, to: StudyFiles) -> None:
-        """Move the files of an earlier study, and nothing else: the folders may contain other files.
-
-        Raises:
-            BiremeError: one cannot be moved; nothing is lost.
-        """
+        """Move the files of an earlier study, and nothing else: the folders may contain other files."""
         moves = [(path, to.results_dir) for path in self._of_results()]
         moves += [(path, to.exps_dir) for path in self._of_experiments()]
         for path, folder in moves:
@@ -163,14 +155,7 @@ class StudyFiles(Value):
     # -- an experiment -------------------------------------------------------------------------------
 
     def write_experiment(self, name: str, ds_config: Mapping[str, object], **facts: object) -> str:
-        """Write ``exps_dir/NAME.json`` and return its path.
-
-        Args:
-            facts: num_nodes, num_gpus, hostfile.
-
-        Raises:
-            BiremeError: it cannot be written.
-        """
+        """Write ``exps_dir/NAME.json`` and return its path; ``facts``: num_nodes, num_gpus, hostfile."""
         path = self.experiment(name)
         write_json(path, {"name": name, "ds_config": ds_config, **facts})
         return path
@@ -180,9 +165,6 @@ class StudyFiles(Value):
 
         Args:
             facts: further keys of ``exp.json``.
-
-        Raises:
-            BiremeError: a file cannot be written.
         """
         make_folder(self.result(name))
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
@@ -237,14 +219,7 @@ def get_user() -> str:
 
 
 def write_json(path: str, data: Mapping[str, object], *, mode: int = 0o666) -> None:
-    """Replace a file atomically by indented JSON.
-
-    Args:
-        mode: its permissions, before the umask.
-
-    Raises:
-        BiremeError: it cannot be written; the old file is unchanged.
-    """
+    """Replace a file atomically by indented JSON; ``mode``: its permissions, before the umask."""
     write_text(path, json.dumps(data, indent=2) + "\n", mode=mode)
 
 

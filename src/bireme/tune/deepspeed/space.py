@@ -74,11 +74,7 @@ DEFAULT_SPACES: Mapping[int, Mapping[str, tuple[object, ...]]] = {
 
 
 class TuningSpace(Value):
-    """Everything that may be tried.
-
-    Attributes:
-        choices: what else varies, by stage.
-    """
+    """Everything that may be tried; ``choices``: what else varies, by stage."""
 
     config: Config
     batch: Batch
@@ -96,11 +92,7 @@ class TuningSpace(Value):
         return Union(tuple(self.part(stage, self.micro or (self.batch.least,)) for stage in self.stages))
 
     def part(self, stage: int, micro: Sequence[int], *, fast: bool = False) -> Space:
-        """The points of one stage.
-
-        Args:
-            fast: of each other parameter keep only the first choice.
-        """
+        """The points of one stage; ``fast``: of each other parameter keep only the first choice."""
         others = self.choices[stage]
         if fast:
             others = tuple(parameter.narrowed(parameter.choices[:1]) for parameter in others)
@@ -199,9 +191,6 @@ def read_space(config: Config, world: int, args: Sequence[str] = ()) -> TuningSp
 
     Args:
         args: the script's arguments, in which ``arg_mappings`` may give values for ``"auto"``.
-
-    Raises:
-        BadInputError: no point is possible, or a value is invalid.
     """
     zero = config.data.get(ZERO)
     if zero is not None and not isinstance(zero, dict):
@@ -212,11 +201,7 @@ def read_space(config: Config, world: int, args: Sequence[str] = ()) -> TuningSp
 
 
 def read_stages(config: Config) -> tuple[int, ...]:
-    """The ZeRO stages to try: without ``zero_optimization`` 0, else its ``stage``: a number, a list, or "all".
-
-    Raises:
-        BadInputError: a stage is unknown or listed twice, or the list is empty.
-    """
+    """The ZeRO stages to try: without ``zero_optimization`` 0, else its ``stage``: a number, a list, or "all"."""
     zero = config.data.get(ZERO)
     given = zero.get("stage", 0) if isinstance(zero, dict) else 0
     wanted = list(given) if isinstance(given, list) else [given]
@@ -370,9 +355,6 @@ def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
 
     Args:
         world: ranks of each experiment.
-
-    Raises:
-        BadInputError: a size is not a positive integer, or no combination of the sizes is possible.
     """
     section = config.autotuning
     parallel, rest = divmod(world, section.mp_size)

@@ -81,9 +81,6 @@ class Experiment:
         on_end: called once, when no process of it is left on this machine.
         keep: file descriptors that its guardian holds until then.
         files_limit: its (soft, hard) limits of open files; None: those of this process.
-
-    Raises:
-        BiremeError: its files cannot be written, or no process can be forked.
     """
 
     def __init__(

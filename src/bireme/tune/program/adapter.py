@@ -79,11 +79,7 @@ class ProgramFiles(Value):
         return self.path("trials", name, *parts)
 
     def prepare(self) -> None:
-        """Create the folder.
-
-        Raises:
-            BadInputError: it cannot be created or written to, or has files in the place of the study's.
-        """
+        """Create the folder."""
         another = "choose another folder: --results_dir DIR"
         prepare(self.results_dir, hint=another)
         if not os.path.exists(self.path(JOURNAL)):
@@ -93,11 +89,7 @@ class ProgramFiles(Value):
         make_folder(self.path("trials"))
 
     def write_start(self, name: str, command: Sequence[str], files: Mapping[str, str]) -> None:
-        """Write the files of a trial's folder before its start, and remove those of an earlier attempt.
-
-        Raises:
-            BiremeError: one cannot be written.
-        """
+        """Write the files of a trial's folder before its start, and remove those of an earlier attempt."""
         make_folder(self.trial(name))
         for file in ("stdout.log", "stderr.log"):
             drafts.remove(self.trial(name, file))
@@ -268,11 +260,7 @@ class ProgramStudy(Adapter):
         return result
 
     def tell(self, name: str, result: TrialResult) -> Mapping[str, object]:
-        """Report a result to the study; returns what the journal keeps beside it.
-
-        Raises:
-            BadInputError: the first trial shows that the study is described wrongly, so that no trial could count.
-        """
+        """Report a result to the study; returns what the journal keeps beside it."""
         trial, readings, ranks = self._pending[name], self._read.pop(name), self._ranks.pop(name)
         undescribed = result.cause == "no metric" and not readings.diverged
         first = not any(run.result.counts for run in self.study.finished.runs)

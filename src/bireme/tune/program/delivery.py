@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
 
 from bireme import jsontext
 from bireme.errors import BadInputError
@@ -12,11 +15,6 @@ from bireme.resources.hostfile import read_text
 from bireme.tune.define.declarations import TRIAL, Declaration, fill
 from bireme.tune.space.points import Point
 from bireme.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 OUTCOME = "outcome.json"
 
@@ -39,9 +37,6 @@ class Courier:
 
     Args:
         args: the program's arguments, with ``{name}`` where a value belongs.
-
-    Raises:
-        BadInputError: a file cannot be read, lacks a key, or is not named in the arguments.
     """
 
     def __init__(self, declaration: Declaration, args: Sequence[str]) -> None:
@@ -122,127 +117,73 @@ class _Document:
     """A JSON, YAML, TOML or HJSON file in which some keys vary."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        ending = os.path.splitext(path)[1].lower()
+        self._path, self._ending = path, os.path.splitext(path)[1].lower()
         self._text = read_text(path).replace("\r\n", "\n")
-        formats = {".json": _Json, ".yaml": _Yaml, ".yml": _Yaml, ".toml": _Toml, ".hjson": _Hjson}
-        if ending not in formats:
-            raise BadInputError(f"is not a file that --in can change ({', '.join(formats)})", where=path)
-        self._format = formats[ending](path)
-        self._format.read(self._text)
+        if self._ending not in _FORMATS:
+            raise BadInputError(f"is not a file that --in can change ({', '.join(_FORMATS)})", where=path)
+        self._load, self._write, module, package = _FORMATS[self._ending]
+        if module and find_spec(module) is None:
+            raise BadInputError(f"changing it needs {package}", hint=f"install it: pip install {package}", where=path)
+        self._read()
 
     @property
     def digest(self) -> str:
         """Another one if the file is another."""
         return digest(self._text.encode())
 
-    def check(self, key: str, choices: Sequence[object]) -> None:
-        """Check that a key can get these values.
+    def _read(self) -> Any:
+        try:
+            return self._load(self._text)
+        except Exception as error:  # each library has errors of its own
+            raise BadInputError(f"cannot be read: {' '.join(str(error).split())[:200]}", where=self._path) from None
 
-        Raises:
-            BadInputError: there is no such key, or the format has no such value.
-        """
-        self._place(self._format.read(self._text), key)
-        if isinstance(self._format, _Toml) and isinstance(choices, tuple) and None in choices:
+    def check(self, key: str, choices: Sequence[object]) -> None:
+        """Check that there is a key, and that the format has these values."""
+        self._place(self._read(), key)
+        if self._ending == ".toml" and isinstance(choices, tuple) and None in choices:
             raise BadInputError(f"TOML has no null for {key!r}", hint="leave that value out", where=self._path)
 
     def changed(self, values: Mapping[str, object]) -> str:
         """The text with other values of these keys (``a.b.0``)."""
-        data = self._format.read(self._text)
+        data = self._read()
         for key, value in values.items():
             table, last = self._place(data, key)
             table[last] = value
-        return self._format.written(data)
+        return self._write(data)
 
     def _place(self, data: Any, key: str) -> tuple[Any, Any]:
-        """The table or list that has a key, and the key in it.
-
-        Raises:
-            BadInputError: there is no such key.
-        """
+        """The table or list that has a key, and the key in it."""
         *way, last = key.split(".")
         for step in way:
             data = data[self._step(data, step, key)]
         return data, self._step(data, last, key)
 
     def _step(self, data: Any, step: str, key: str) -> Any:
+        known = f"a list of {len(data)}" if isinstance(data, list) else "a value"
         if isinstance(data, Mapping):
             for name in data:
                 if str(name) == step:  # YAML has numbers as keys too
                     return name
+            known = ", ".join(map(str, data))
         if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
             return int(step)
-        known = (
-            ", ".join(map(str, data))
-            if isinstance(data, Mapping)
-            else f"a list of {len(data)}"
-            if isinstance(data, list)
-            else "a value"
-        )
         raise BadInputError(f"there is no {step!r} of {key!r} (there: {known})", where=self._path)
 
 
-def _need(module: str, package: str, path: str) -> None:
-    from importlib.util import find_spec
+def _load_hjson(text: str) -> Any:
+    import hjson
 
-    if find_spec(module) is None:
-        raise BadInputError(f"changing it needs {package}", hint=f"install it: pip install {package}", where=path)
-
-
-class _Json:
-    """Reads and writes one format of files."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def read(self, text: str) -> Any:
-        """The data.
-
-        Raises:
-            BadInputError: it is not of this format.
-        """
-        try:
-            return self._load(text)
-        except Exception as error:  # each library has errors of its own
-            raise BadInputError(f"cannot be read: {' '.join(str(error).split())[:200]}", where=self._path) from None
-
-    def _load(self, text: str) -> Any:
-        return jsontext.loads(text)
-
-    def written(self, data: Any) -> str:
-        """The data as text."""
-        import json
-
-        return json.dumps(data, indent=2) + "\n"
+    return hjson.loads(text)
 
 
-class _Hjson(_Json):
-    """JSON with comments; the copy is plain JSON, which is HJSON too."""
-
-    def _load(self, text: str) -> Any:
-        import hjson
-
-        return hjson.loads(text)
+def _write_json(data: Any) -> str:
+    return json.dumps(data, indent=2) + "\n"
 
 
-class _Yaml(_Json):
-    """YAML; the order of keys stays, comments do not."""
+def _load_yaml(text: str) -> Any:
+    import yaml
 
-    def __init__(self, path: str) -> None:
-        _need("yaml", "PyYAML", path)
-        super().__init__(path)
-
-    def _load(self, text: str) -> Any:
-        import yaml
-
-        return _unshared(yaml.safe_load(text))
-
-    def written(self, data: Any) -> str:
-        """The data as text."""
-        import yaml
-
-        text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-        return text
+    return _unshared(yaml.safe_load(text))
 
 
 def _unshared(data: Any) -> Any:
@@ -252,23 +193,34 @@ def _unshared(data: Any) -> Any:
     return [_unshared(value) for value in data] if isinstance(data, list) else data
 
 
-class _Toml(_Json):
-    """TOML; comments stay."""
+def _write_yaml(data: Any) -> str:
+    """As YAML; the order of keys stays, comments do not."""
+    import yaml
 
-    def __init__(self, path: str) -> None:
-        _need("tomlkit", "tomlkit", path)
-        super().__init__(path)
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
-    def _load(self, text: str) -> Any:
-        import tomlkit
 
-        return tomlkit.parse(text)
+def _load_toml(text: str) -> Any:
+    import tomlkit
 
-    def written(self, data: Any) -> str:
-        """The data as text."""
-        import tomlkit
+    return tomlkit.parse(text)
 
-        return tomlkit.dumps(data)
+
+def _write_toml(data: Any) -> str:
+    """As TOML, with its comments."""
+    import tomlkit
+
+    return tomlkit.dumps(data)
+
+
+_FORMATS: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str], str, str]] = {
+    ".json": (jsontext.loads, _write_json, "", ""),
+    ".yaml": (_load_yaml, _write_yaml, "yaml", "PyYAML"),
+    ".yml": (_load_yaml, _write_yaml, "yaml", "PyYAML"),
+    ".toml": (_load_toml, _write_toml, "tomlkit", "tomlkit"),
+    ".hjson": (_load_hjson, _write_json, "", ""),  # plain JSON is HJSON too
+}
+"""How files are read and written, by their endings; and the module that this takes, with its package."""
 
 
 # -- digests -----------------------------------------------------------------------------------------

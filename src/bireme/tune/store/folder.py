@@ -32,11 +32,7 @@ def prepare(folder: str, *, hint: str, where: str = "") -> None:
 
 
 def hide(folder: str) -> None:
-    """Let git ignore a study's folder, so that ``--ship`` sends only those of its files that a trial needs.
-
-    Raises:
-        BiremeError: that cannot be written.
-    """
+    """Let git ignore a study's folder, so that ``--ship`` sends only those of its files that a trial needs."""
     if os.path.relpath(os.path.realpath(folder), os.path.realpath(".")).startswith(".."):
         what = f"{folder} is not below the working directory, of which the trials get a copy"
         raise BadInputError(what, hint="name a folder below it as results_dir", where="--ship")
@@ -45,11 +41,7 @@ def hide(folder: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Create a folder in it, if it is missing.
-
-    Raises:
-        BiremeError: it cannot be created.
-    """
+    """Create a folder in it, if it is missing."""
     try:
         os.makedirs(path, exist_ok=True)
         refuse_others(path, os.stat(os.path.dirname(path)).st_uid)
@@ -69,11 +61,7 @@ def refuse_others(path: str, us: int, *, hint: str = "choose another folder", wh
 
 
 def write_text(path: str, text: str, *, mode: int = 0o666, sync: bool = True) -> None:
-    """Replace a file atomically: a reader finds the old or the new content, with ``sync`` also after a power failure.
-
-    Raises:
-        BiremeError: it cannot be written; the old file is unchanged.
-    """
+    """Replace a file atomically: a reader finds the old or the new text, with ``sync`` also after a power failure."""
     try:
         drafts.write(path, text.encode("utf-8"), mode=mode, sync=sync)
     except (OSError, UnicodeError) as error:

@@ -66,11 +66,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: str) -> Journal:
-        """Open or create a journal, check all its records, and cut off an incomplete last one.
-
-        Raises:
-            BiremeError: its first line cannot be written.
-        """
+        """Open or create a journal, check all its records, and cut off an incomplete last one."""
         if _identity(path) in _OURS:  # a process is not in its own way, and closing a second descriptor would unlock
             raise _in_use(path)
         fd = _open(path)
@@ -260,11 +256,7 @@ def _lines(fd: int, place: int, end: int | None = None) -> Iterator[bytes]:
 
 
 def read(path: str) -> Iterator[dict[str, object]]:
-    """The whole records of a journal that another process may be writing: without its lock, and changing nothing.
-
-    Raises:
-        BiremeError: this process has it open; closing a second descriptor would release the lock.
-    """
+    """The whole records of a journal that another process may be writing: without its lock, and changing nothing."""
     if _identity(path) in _OURS:
         raise BiremeError(f"{path} is open in this process")
     try:
