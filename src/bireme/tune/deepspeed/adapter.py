@@ -113,14 +113,13 @@ class DeepSpeedStudy(Adapter):
         self._files = StudyFiles.at(self.section.results_dir, self.section.exps_dir)
         self._now = circumstances(setting.limit, setting.launch.script)
         self.folders = (self._files.results_dir, self._files.exps_dir)
-        slots = sum(len(ids) for ids in setting.launch.pool.slots.values())
         share(confirm or CONFIRM)  # a wrong one is refused before anything starts
         self.bounds = {
             "confidence": confidence,
             "effect": effect,
             "seconds": seconds,
             "confirm": confirm,
-            "side_by_side": max(1, slots // setting.shape.size),
+            "side_by_side": setting.side_by_side,
             "goals": [goal_of(self.section.metric).as_dict()],
             "script_digest": self._now.script,
         }

@@ -31,7 +31,7 @@ from bireme.process.kernel import exists
 from bireme.regular_file import read_regular
 from bireme.tune.deepspeed.command import encoded
 from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.store.folder import PRIVATE, PROBE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.store.folder import PRIVATE, PROBE, SUMMARY, make_folder, prepare, write_command, write_text
 from bireme.value import Value
 
 BEST_CONFIG, BEST_COMMAND = "ds_config_optimal.json", "cmd_optimal.txt"
@@ -127,7 +127,7 @@ class StudyFiles(Value):
         except (OSError, ValueError):
             return
         command = [word.replace(old, self.best_config) for word in words]
-        write_text(path, shlex.join(command) + "\n", mode=PRIVATE)
+        write_command(path, command)
 
     def _of_results(self) -> list[str]:
         """The files and folders of a study in ``results_dir``."""
@@ -172,7 +172,7 @@ class StudyFiles(Value):
         write_json(self.result(name, "ds_config.json"), ds_config)
         facts = {"name": name, "ds_config": ds_config, **facts}  # may contain the script's arguments
         write_json(self.result(name, "exp.json"), facts, mode=PRIVATE)
-        write_text(self.result(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE)
+        write_command(self.result(name, "cmd.txt"), command)
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class StudyFiles(Value):
     def write_best(self, ds_config: Mapping[str, object], command: Sequence[str]) -> None:
         """Write the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
-        write_text(os.path.join(self.results_dir, BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
+        write_command(os.path.join(self.results_dir, BEST_COMMAND), command)
 
 
 def facts_of_deepspeed(

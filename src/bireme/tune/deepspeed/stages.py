@@ -53,6 +53,7 @@ class _Stage(Value):
     phase: Phase
     points: Points
     before: tuple[Phase, ...]
+    sampler: Sampler
 
 
 class Stages:
@@ -71,7 +72,7 @@ class Stages:
         self._given_info = _known(model_info(dict(self.section.model_info or {})))
         asked = (self.section.model_info or {}).get("profile") is True
         self.profiles = (space.micro is None or asked) and self._given_info is None
-        self._samplers: dict[str, tuple[_Stage, Sampler]] = {}
+        self._made: dict[str, _Stage] = {}
         self._kept: tuple[tuple[int, int], MemoryLimits] | None = None
 
     # -- the next trial --------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Stages:
         for stage in self._stages(finished, limits):
             trying = {key_of(each.point): each.point for each in pending if each.phase == stage.phase}
             if not self._enough(stage, finished, trying):
-                point = self._sampler(stage).propose(stage.points, self._observed(stage, finished), trying)
+                point = stage.sampler.propose(stage.points, self._observed(stage, finished), trying)
                 if point is not None:
                     return Proposal(point=point, phase=stage.phase)
             if pending:
@@ -104,20 +105,17 @@ class Stages:
             parts = [self._groups.part(number, sizes, listed=True) for number, sizes in limits.in_reach()]
         else:
             parts = [self._groups.listed(stage, self.space.micro) for stage in self.space.stages]
-        yield self._made("search", Union(tuple(parts)), ("limits", "search"))
+        yield self._stage("search", Union(tuple(parts)), ("limits", "search"))
         for number, sizes in limits.in_reach() if not self.section.fast else ():
             if self._groups.has_defaults(number):
-                yield self._made("rest", self._groups.part(number, sizes), ("limits", "search", "rest"))
+                yield self._stage("rest", self._groups.part(number, sizes), ("limits", "search", "rest"))
 
-    def _made(self, phase: Phase, points: Points, before: tuple[Phase, ...]) -> _Stage:
+    def _stage(self, phase: Phase, points: Points, before: tuple[Phase, ...]) -> _Stage:
         """A stage, the same one for the same points: samplers go on in them where they were."""
         key = f"{phase} {[(each.name, each.choices) for each in points.parameters]}"
-        if key not in self._samplers:
-            self._samplers[key] = _Stage(phase, points, before), make(self.kind, excluded=self._excluded)
-        return self._samplers[key][0]
-
-    def _sampler(self, stage: _Stage) -> Sampler:
-        return next(sampler for each, sampler in self._samplers.values() if each is stage)
+        if key not in self._made:
+            self._made[key] = _Stage(phase, points, before, make(self.kind, excluded=self._excluded))
+        return self._made[key]
 
     def _excluded(self, point: Point) -> bool:
         assert self._kept is not None
@@ -158,7 +156,7 @@ class Stages:
         reason = reason or SearchBudget(None, budget.patience).spent([*([min(before)] if before else []), *own])
         if not reason and self._stops_itself:
             observed = self._observed(stage, finished)
-            if not self._sampler(stage).promising(stage.points, observed, trying):
+            if not stage.sampler.promising(stage.points, observed, trying):
                 return f"no remaining configuration is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
         return reason
 
@@ -205,7 +203,7 @@ class Stages:
         own = sum(run.trial.phase == stage.phase for run in self._runs(stage, finished))
         most = None if trials is None else max(0, trials - own - self._spent(stage, finished) - len(trying))
         if stage.points.size <= _COUNTED:
-            known = self._sampler(stage).known(stage.points, self._observed(stage, finished), trying)
+            known = stage.sampler.known(stage.points, self._observed(stage, finished), trying)
             points = sum(map(known.open, stage.points.points()))
             most = points if most is None else min(points, most)
         return None if most is None else most + len(trying)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
@@ -40,7 +39,7 @@ from bireme.tune.metrics.warm_up import steady_part
 from bireme.tune.program.delivery import Courier, digests
 from bireme.tune.space import expressions
 from bireme.tune.space.points import Condition, Parameter, Point, Points, Space
-from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_text
+from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_command, write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import Successor, read_results, restore, resume
@@ -93,21 +92,18 @@ class ProgramFiles(Value):
         make_folder(self.trial(name))
         for file in ("stdout.log", "stderr.log"):
             drafts.remove(self.trial(name, file))
-        self._write_copies(self.trial(name), files, sync=False)
-        write_text(self.trial(name, "cmd.txt"), shlex.join(command) + "\n", mode=PRIVATE, sync=False)
+        self.write_copies(self.trial(name), files, sync=False)
+        write_command(self.trial(name, "cmd.txt"), command, sync=False)
 
     def write_best(self, command: Sequence[str]) -> None:
         """Write the command of the real job."""
-        write_text(self.path(BEST_COMMAND), shlex.join(command) + "\n", mode=PRIVATE)
+        write_command(self.path(BEST_COMMAND), command)
 
-    def write_copies(self, folder: str, files: Mapping[str, str]) -> None:
+    def write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool = True) -> None:
         """Write copies of files into a folder of the study."""
-        self._write_copies(self.path(folder), files, sync=True)
-
-    def _write_copies(self, folder: str, files: Mapping[str, str], *, sync: bool) -> None:
-        make_folder(folder)
+        make_folder(self.path(folder))
         for file, text in files.items():
-            path = os.path.join(folder, file)
+            path = self.path(folder, file)
             make_folder(os.path.dirname(path))
             write_text(path, text, mode=PRIVATE, sync=sync)
 

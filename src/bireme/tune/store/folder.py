@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
+from collections.abc import Sequence
 from types import TracebackType
 
 from bireme import drafts
@@ -66,6 +68,11 @@ def write_text(path: str, text: str, *, mode: int = 0o666, sync: bool = True) ->
         drafts.write(path, text.encode("utf-8"), mode=mode, sync=sync)
     except (OSError, UnicodeError) as error:
         raise BiremeError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def write_command(path: str, command: Sequence[str], *, sync: bool = True) -> None:
+    """Write a command line, for this user alone."""
+    write_text(path, shlex.join(command) + "\n", mode=PRIVATE, sync=sync)
 
 
 # -- the lock of experiments --------------------------------------------------------------------------
