@@ -152,7 +152,9 @@ def test_a_rank_that_finds_the_disk_full_is_not_to_blame_for_it(desk):
     script.write_text("with open('/dev/full', 'w') as file: file.write('x')")
     done = desk.stage.run("tune", "--num_gpus", "1", str(script), "--deepspeed_config", "ds.json", cwd=desk.folder)
     assert done.returncode == 1
-    assert done.stdout.count("infrastructure: rank 0 on") == 4, done.stdout
+    tried, summary = done.stdout.split("What failed:\n")
+    assert tried.count("infrastructure: rank 0 on") == 4, done.stdout
+    assert "infrastructure: rank 0 on" in summary and "Could not be run (run the same command again" in summary
     assert ends(desk) == {}
 
 
