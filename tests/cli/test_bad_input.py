@@ -203,6 +203,17 @@ def test_the_working_directory_is_gone(witness, tmp_path, options):
     refused(done, "the working directory no longer exists", tmp_path=tmp_path)
 
 
+@pytest.mark.parametrize("folder", ["none", "."])
+def test_the_other_directory_is_missing_and_so_is_this_one(witness, tmp_path, folder):
+    done = in_a_folder_that_is_gone(tmp_path, "run", "--cwd", folder, witness)
+    refused(done, f"--cwd: {folder}: No such file or directory", tmp_path=tmp_path)
+
+
+def test_another_directory_in_place_of_one_that_is_gone(tmp_path):
+    done = in_a_folder_that_is_gone(tmp_path, "run", "--cwd", str(tmp_path), "--no_python", "pwd")
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path)), done.stderr
+
+
 @pytest.mark.parametrize("command", [(), (os.path.join(os.path.dirname(sys.executable), "bireme"),)])
 def test_a_machine_is_examined_without_a_working_directory(tmp_path, command):
     done = in_a_folder_that_is_gone(tmp_path, "check", "--accelerator", "cpu", command=command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_bytes(b"\xef\xbb\xbf# r\xc3\xa4ume\r\na slots=2\r\n")
     assert read_hostfile(str(path)) == (H("a", slots=2, line=2),)
+
+
+def test_a_pipe_is_a_hostfile_only_if_somebody_writes_to_it(tmp_path: Path) -> None:
+    """As in ``-H <(slurm-hosts)``. Nobody may ever write to one with a name."""
+    path = tmp_path / "hosts"
+    os.mkfifo(path)
+    with pytest.raises(BadInputError, match="cannot be read: not a regular file"):
+        read_hostfile(str(path))
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, b"a slots=2\n")
+    os.close(write_fd)
+    assert read_hostfile(f"/dev/fd/{read_fd}") == (H("a", slots=2, line=1),)
+    os.close(read_fd)
 
 
 def test_a_named_hostfile_must_be_there(tmp_path: Path) -> None:

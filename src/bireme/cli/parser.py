@@ -140,15 +140,20 @@ def enter(parsed: Parsed) -> Parsed:
     """Change to the directory of ``--cwd``, also in ``PWD``; from then on its path is absolute."""
     if not (folder := parsed.options.get("cwd")):
         return parsed
-    typed = os.path.normpath(os.path.join(os.environ.get("PWD") or os.getcwd(), os.path.expanduser(folder)))
-    script, here = next(iter(parsed.command), ""), os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed
+        here = ""
+    typed = os.path.normpath(os.path.join(os.environ.get("PWD") or here, os.path.expanduser(folder)))
+    script = next(iter(parsed.command), "")
     was_here = os.path.isfile(script)
     try:
         os.chdir(os.path.expanduser(folder))
+        entered = os.getcwd()
     except OSError as error:
         raise BadInputError(f"{folder}: {error.strerror}", where="--cwd") from None
     if was_here and not os.path.exists(script):
         hint = f"type its path from there, or {os.path.join(here, script)}"
         raise BadInputError(f"{script} is here, not in {folder}", hint=hint, where="--cwd")
-    os.environ["PWD"] = typed if os.path.realpath(typed) == os.getcwd() else os.getcwd()
-    return parsed.replace(options={**parsed.options, "cwd": os.getcwd()})
+    os.environ["PWD"] = typed if os.path.realpath(typed) == entered else entered
+    return parsed.replace(options={**parsed.options, "cwd": entered})

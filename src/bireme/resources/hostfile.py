@@ -23,6 +23,7 @@ import _socket
 import os
 
 from bireme.errors import BadInputError, did_you_mean
+from bireme.regular_file import open_regular
 from bireme.resources.pool import quoted
 from bireme.value import Value
 
@@ -38,6 +39,8 @@ MOST_HOSTS = 100_000
 
 _MOST_OF_KEY = {"slots": 4096, "max_slots": 4096, "port": 65535}
 _MOST_BYTES = 16 << 20
+_OPEN_ALREADY = ("/dev/", "/proc/")
+"""The begin of the paths of pipes that somebody writes to, such as ``<(...)`` of a shell. Others could make us wait."""
 _BOM = b"\xef\xbb\xbf"
 _IN_HOSTS = frozenset("._-")
 _IN_USERS = frozenset("._-+\\")
@@ -132,6 +135,8 @@ def read_text(path: str, variable: str = "", fd: int | None = None) -> str:
     """
     of = f"{path if path.isprintable() else ascii(path)} " if variable else ""
     try:
+        if fd is None and not path.startswith(_OPEN_ALREADY) and not os.path.isdir(path):
+            fd = open_regular(path)
         with open(path if fd is None else fd, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
