@@ -109,6 +109,7 @@ MAPPING = {"train_micro_batch_size_per_gpu": "--batch"}
         (["--lr", "1"], ["--lr", "1", "--batch", "8"]),
         ([], ["--batch", "8"]),
         (["--batch"], ["--batch", "8"]),
+        (["--batch", "", "x"], ["--batch", "8", "x"]),
         (["--batch", "--lr", "1"], ["--batch", "8", "--lr", "1"]),
         (["--batch", "-1"], ["--batch", "8"]),
         (["--batch-size", "4"], ["--batch-size", "4", "--batch", "8"]),

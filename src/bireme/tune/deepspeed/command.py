@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed.config import decoded, looks_like_one
@@ -128,16 +128,13 @@ def real_job(
 
 def without_autotuning(launch: Sequence[str]) -> tuple[str, ...]:
     """A command line without ``--autotuning MODE``."""
-    kept: list[str] = []
-    skip = False
-    for word in launch:
-        if skip:
-            skip = False
-        elif word == "--autotuning":
-            skip = True
-        elif not word.startswith("--autotuning="):
-            kept.append(word)
-    return tuple(kept)
+    words = list(launch)
+    for index in reversed(range(len(words))):
+        if words[index] == "--autotuning":
+            del words[index : index + 2]
+        elif words[index].startswith("--autotuning="):
+            del words[index]
+    return tuple(words)
 
 
 # -- flags and their values --------------------------------------------------------------------------
@@ -152,25 +149,12 @@ def replaced(
         append: add flag and value at the end if the flag does not occur.
         when: replace only old values for which this is true.
     """
-    words: list[str] = []
-    found = skip = False
-    until = _end(args)
-    for index, word in enumerate(args[:until]):
-        if skip:
-            skip = False
-            continue
-        name, joined, old = word.partition("=")
-        if name != flag:
-            words.append(word)
-            continue
-        if not joined:
-            skip = index + 1 < until and is_value(args[index + 1])
-            old = args[index + 1] if skip else ""
-        if when and not when(old):
-            words += [word, old] if skip else [word]
-            continue
-        found = True
-        words += [f"{flag}={value}"] if joined else [flag, value]
+    until, found = _end(args), False
+    words = list(args[:until])
+    for index, old, width in reversed(list(_occurrences(args, flag))):
+        if when is None or when(old):
+            words[index : index + width] = [f"{flag}={value}"] if "=" in words[index] else [flag, value]
+            found = True
     if append and not found:
         words += [flag, value]
     return (*words, *args[until:])
@@ -183,15 +167,17 @@ def is_value(word: str) -> bool:
 
 def _values(args: Sequence[str], flag: str) -> list[str]:
     """The value after each occurrence of the flag; "" if it has none."""
+    return [value for _, value, _ in _occurrences(args, flag)]
+
+
+def _occurrences(args: Sequence[str], flag: str) -> Iterator[tuple[int, str, int]]:
+    """(index, value or "", how many words both are) of each occurrence of the flag."""
     until = _end(args)
-    values = []
     for index, word in enumerate(args[:until]):
         name, joined, value = word.partition("=")
-        if name == flag and joined:
-            values.append(value)
-        elif name == flag:
-            values.append(args[index + 1] if index + 1 < until and is_value(args[index + 1]) else "")
-    return values
+        if name == flag:
+            follows = not joined and index + 1 < until and is_value(args[index + 1])
+            yield index, args[index + 1] if follows else value, 2 if follows else 1
 
 
 def _end(args: Sequence[str]) -> int:

@@ -333,21 +333,18 @@ class Batch(Value):
 
     def impossible(self, micro: int, gas: int | None = None) -> str:
         """Why this micro-batch (with this accumulation) is impossible, or ""."""
+        return self.miss(micro, gas)[1]
+
+    def miss(self, micro: int, gas: int | None = None) -> tuple[int, str]:
+        """(by how many samples a micro-batch misses the limits, why); (0, "") if it is possible."""
         train, what = self.train(micro, gas), f"micro-batch {micro} on {self.parallel} ranks"
         if self.total is not None and train != self.total:
-            return f"{what} cannot make up {TRAIN} {self.total}"
+            return abs(train - self.total), f"{what} cannot make up {TRAIN} {self.total}"
         if train < self.floor:
-            return f"{what} gives {TRAIN} {train}, below min_{TRAIN} {self.floor}"
+            return self.floor - train, f"{what} gives {TRAIN} {train}, below min_{TRAIN} {self.floor}"
         if self.ceiling is not None and train > self.ceiling:
-            return f"{what} gives {TRAIN} {train}, above max_{TRAIN} {self.ceiling}"
-        return ""
-
-    def off(self, micro: int, gas: int | None = None) -> int:
-        """By how many samples it misses the limits; 0 if it is possible."""
-        train = self.train(micro, gas)
-        if self.total is not None and train != self.total:
-            return abs(train - self.total)
-        return max(0, self.floor - train, 0 if self.ceiling is None else train - self.ceiling)
+            return train - self.ceiling, f"{what} gives {TRAIN} {train}, above max_{TRAIN} {self.ceiling}"
+        return 0, ""
 
 
 def read_batch(config: Config, world: int, args: Sequence[str] = ()) -> Batch:
@@ -444,18 +441,16 @@ def _nearest_miss(batch: Batch, sizes: Sequence[int]) -> str:
     pairs = [(micro, gas) for micro in sizes for gas in batch.gas or (None,)]
     if not pairs:
         return f"{TRAIN} {batch.total} cannot be divided among {batch.parallel} ranks"
-    return batch.impossible(*min(pairs, key=lambda pair: batch.off(*pair)))
+    return min((batch.miss(*pair) for pair in pairs), key=lambda miss: miss[0])[1]
 
 
 def _never(batch: Batch, sizes: Sequence[int]) -> str:
     """Why none of these micro-batches is possible with any accumulation; "" if one is."""
     first = ""
-    for micro in sizes:
-        for gas in batch.gas or (None,):
-            reason = batch.impossible(micro, gas)
-            if not reason:
-                return ""
-            first = first or reason
+    for reason in (batch.impossible(micro, gas) for micro in sizes for gas in batch.gas or (None,)):
+        if not reason:
+            return ""
+        first = first or reason
     return first
 
 
