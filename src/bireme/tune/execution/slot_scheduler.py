@@ -76,33 +76,26 @@ class FreeSlots:
         self.pool = dict(pool)
         self._free = dict(pool)
         self._absent: set[str] = set()
-        # How many present nodes have exactly this many free slots. It answers `fits`, which is asked most, by itself.
-        self._counts = [0] * (1 + max(map(len, pool.values()), default=0))
-        for slots in pool.values():
-            self._counts[len(slots)] += 1
 
     def copy(self) -> FreeSlots:
         """An independent copy."""
         other = FreeSlots({})
         other.pool, other._free, other._absent = self.pool, dict(self._free), set(self._absent)
-        other._counts = list(self._counts)
         return other
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def leave(self, host: str) -> None:
         """Make a node absent: it gives no slots. Raises KeyError: no such host in the pool."""
-        free = len(self._free[host])
-        if host not in self._absent:
-            self._absent.add(host)
-            self._counts[free] -= 1
+        if host not in self.pool:
+            raise KeyError(host)
+        self._absent.add(host)
 
     def come(self, host: str) -> None:
         """Make a node present again. Raises KeyError: no such host in the pool."""
-        free = len(self._free[host])
-        if host in self._absent:
-            self._absent.remove(host)
-            self._counts[free] += 1
+        if host not in self.pool:
+            raise KeyError(host)
+        self._absent.discard(host)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -119,13 +112,6 @@ class FreeSlots:
         free = all(set(slots) <= set(self._free[host]) for host, slots in reservation.places)
         return free and self.present(reservation)
 
-    def fits(self, shape: Shape, avoid: Collection[str] = ()) -> bool:
-        """Whether there is room for the shape now on the present nodes outside ``avoid``."""
-        able = sum(self._counts[shape.slots :])
-        if avoid:
-            able -= sum(host not in self._absent and len(self._free.get(host, ())) >= shape.slots for host in avoid)
-        return _valid(shape) and able >= shape.nodes
-
     def find(self, shape: Shape, avoid: Collection[str] = (), *, tight: bool = False) -> SlotReservation | None:
         """Room for the shape on the present nodes outside ``avoid``: the first free slots of the first nodes.
 
@@ -135,9 +121,9 @@ class FreeSlots:
         Returns:
             The slots, which are not taken yet; None if there is no room.
         """
-        if not self.fits(shape, avoid):
-            return None
         able = self._able(self._free, shape, avoid)
+        if not _valid(shape) or len(able) < shape.nodes:
+            return None
         if tight:
             chosen = set(sorted(able, key=lambda host: len(self._free[host]))[: shape.nodes])
             able = [host for host in able if host in chosen]
@@ -146,13 +132,13 @@ class FreeSlots:
     def take(self, reservation: SlotReservation) -> None:
         """Take slots; those already taken stay taken."""
         for host, slots in reservation.places:
-            self._set_free(host, tuple(slot for slot in self._free[host] if slot not in slots))
+            self._free[host] = tuple(slot for slot in self._free[host] if slot not in slots)
 
     def give(self, reservation: SlotReservation) -> None:
         """Free slots."""
         for host, slots in reservation.places:
             free = {*self._free[host], *slots}
-            self._set_free(host, tuple(slot for slot in self.pool[host] if slot in free))
+            self._free[host] = tuple(slot for slot in self.pool[host] if slot in free)
 
     def kept_for(self, shape: Shape, avoid: Collection[str] = ()) -> SlotReservation:
         """Every free slot that the shape could need, whichever slots become free next.
@@ -170,12 +156,6 @@ class FreeSlots:
         """The present hosts outside ``avoid`` that have enough of these slots, in the pool's order."""
         without = self._absent.union(avoid)
         return [host for host, ids in slots.items() if len(ids) >= shape.slots and host not in without]
-
-    def _set_free(self, host: str, free: tuple[str, ...]) -> None:
-        if host not in self._absent:
-            self._counts[len(self._free[host])] -= 1
-            self._counts[len(free)] += 1
-        self._free[host] = free
 
 
 def _valid(shape: Shape) -> bool:
