@@ -20,9 +20,9 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
 from bireme.options.table import OPTIONS, select
+from bireme.planning.environment import JobFacts, NodeFacts
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import JobFacts, NodeFacts
 from bireme.process.stop_ladder import TABLE
 from bireme.resources.devices import visible_variables
 from bireme.resources.own_name import INTERFACE_VARIABLES

@@ -23,9 +23,9 @@ from bireme.logs.console import printable
 from bireme.planning.world import decode_world_info, encode_world_info
 from bireme.process.oom import OomWatch
 from bireme.result import report_record
+from bireme.result.failure_words import last_lines
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import summary
-from bireme.result.tracebacks import last_lines
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.deepspeed.results import METRICS, read_metrics, read_model_info, value_of

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from bireme.cli.accelerate import without_effect
 from bireme.cli.defaults import parse_run
-from bireme.cli.other_launchers import without_effect
 from bireme.cli.spec import job_spec
 from bireme.errors import BadInputError
 from bireme.options.table import select

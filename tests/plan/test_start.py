@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
+from bireme.planning.environment import JobFacts, NodeFacts
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import JobFacts, NodeFacts
 
 CUDA = JobFacts("job", "cuda", ("CUDA_VISIBLE_DEVICES",), False, "", "10.0.0.1", 29500)
 SPEC = JobSpec(Program("train.py", ("--lr", "1")))

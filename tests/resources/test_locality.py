@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import needs
 
+from bireme.resources.addresses import own_addresses
 from bireme.resources.locality import TIMEOUT, find_this_machine, is_this_machine
-from bireme.resources.own_addresses import own_addresses
 
 DOCS = Path(__file__).parents[2] / "docs"
 NODE = os.uname().nodename
@@ -50,7 +50,7 @@ def in_network(tmp_path: Path, setup: str, code: str) -> object:
     )
     if able.returncode:
         needs.missing(f"no network of our own: {able.stderr.decode()}")
-    imports = "from bireme.resources.locality import *\nfrom bireme.resources.own_addresses import own_addresses"
+    imports = "from bireme.resources.locality import *\nfrom bireme.resources.addresses import own_addresses"
     program = f"{imports}\nprint(repr({code}))"
     files = [str(tmp_path / name) for name in ("resolv", "hosts", "nsswitch")]
     argv = [unshare, "-rnm", "sh", "-c", f'{setup}\nexec "{sys.executable}" -c "$4"', "sh", *files, program]
@@ -91,7 +91,7 @@ def test_own_addresses_of_this_machine() -> None:
 
 def test_a_kernel_that_lists_no_addresses(tmp_path: Path) -> None:
     """As in a sandbox: the address towards other networks is known all the same."""
-    ask_nonsense = "__import__('sys').modules['bireme.resources.own_addresses'].__dict__.update(_GETADDR=9999)"
+    ask_nonsense = "__import__('sys').modules['bireme.resources.addresses'].__dict__.update(_GETADDR=9999)"
     assert in_network(tmp_path, NETWORK + ROUTE, f"{ask_nonsense} or own_addresses()") == ("10.9.0.5",)
 
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from bireme.result.failure_words import last_lines
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import summary
-from bireme.result.tracebacks import last_lines
 
 
 def end(rank=1, code=1, **more):

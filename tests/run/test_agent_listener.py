@@ -21,7 +21,7 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.control.transport import Transport
 from bireme.errors import UnfitError
 from bireme.loop import Loop
-from bireme.resources.own_addresses import own_addresses
+from bireme.resources.addresses import own_addresses
 from tests.control import examples
 
 VARIABLE = "BIREME_TOKEN"

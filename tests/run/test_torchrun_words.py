@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.options.other_launchers import ACCELERATE, TORCHRUN
+from bireme.options.table import ACCELERATE, TORCHRUN
 from tests import needs
 from tests.conftest import bireme, clean_environ, free_ports
 from tests.run.conftest import LOOK

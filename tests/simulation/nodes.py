@@ -13,7 +13,7 @@ from bireme.control.greeting import HEAD, greeting, python_tag
 from bireme.errors import BadInputError
 from bireme.node.examination import Examination
 from bireme.node.machine import Machine
-from bireme.planning.start_facts import NodeFacts
+from bireme.planning.environment import NodeFacts
 from bireme.process.worker import WorkerStart
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
 from tests.simulation.guardians import SimulatedGuardian, SimulatedHandle, Worker

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bireme.cli import tune
 from bireme.errors import BadInputError
-from bireme.options.quantities import seconds_of
+from bireme.options.option import seconds_of
 from bireme.tune.define.declarations import Binding, declare
 from bireme.tune.define.study_file import read_study, write_example
 from bireme.tune.define.toml_lines import key_lines

@@ -9,7 +9,7 @@ import time
 
 from bireme.control.handshake import Agent
 from bireme.errors import UnfitError
-from bireme.resources.own_addresses import own_addresses
+from bireme.resources.addresses import own_addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

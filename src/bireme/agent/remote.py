@@ -49,11 +49,10 @@ from bireme.logs.rankfiles import prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.node.examination import short_hostname
 from bireme.node.part import NodePart
-from bireme.planning.environment import ELASTIC_MARK, elastic_mark
-from bireme.planning.start_facts import NodeFacts
+from bireme.planning.environment import ELASTIC_MARK, NodeFacts, elastic_mark
 from bireme.resources import extension_locks
+from bireme.resources.addresses import own_addresses
 from bireme.resources.devices import usable_slots
-from bireme.resources.own_addresses import own_addresses
 from bireme.resources.own_name import socket_interfaces
 
 TYPE_CHECKING = False

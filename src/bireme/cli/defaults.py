@@ -44,7 +44,7 @@ def parse_run(groups: Groups, argv: Sequence[str], environ: Mapping[str, str]) -
     path = parsed.options["config_file"]
     if path is None:
         return parsed
-    from bireme.cli.other_launchers import read_config
+    from bireme.cli.accelerate import read_config
 
     config = read_config(path)
     config = config.replace(precision=config.precision and parsed.options["mixed_precision"] is None)

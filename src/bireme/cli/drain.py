@@ -7,7 +7,7 @@ import os
 from bireme.cli.parser import parse
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
-from bireme.options.quantities import whole
+from bireme.options.option import whole
 from bireme.options.table import select
 
 

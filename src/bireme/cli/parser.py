@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError, did_you_mean
-from bireme.options.quantities import bytes_of, missing_value, seconds_of, whole
+from bireme.options.option import bytes_of, missing_value, seconds_of, whole
 from bireme.value import Value
 
 TYPE_CHECKING = False

@@ -8,8 +8,7 @@ from bireme.cli.parser import enter, parse
 from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
-from bireme.options.other_launchers import needless, uses_accelerate
-from bireme.options.table import select
+from bireme.options.table import needless, select, uses_accelerate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def carry_out(parsed: Parsed) -> int:
     refuse_duplicate_starts(spec, os.environ)
     notes = list(needless(parsed.options, torchrun=bool(spec.rendezvous)))
     if uses_accelerate(parsed.options):
-        from bireme.cli.other_launchers import without_effect
+        from bireme.cli.accelerate import without_effect
 
         notes += without_effect(parsed.options)
     for line in notes:

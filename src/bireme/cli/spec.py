@@ -7,9 +7,8 @@ import os
 from bireme.errors import BAD_INPUT, BadInputError
 from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
-from bireme.options.other_launchers import TORCHRUN, uses_accelerate
-from bireme.options.quantities import whole
-from bireme.options.table import GROUPS, fields
+from bireme.options.option import whole
+from bireme.options.table import GROUPS, TORCHRUN, fields, uses_accelerate
 from bireme.resources.starter import find_task
 
 TYPE_CHECKING = False
@@ -163,7 +162,7 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
         "ACCELERATE_DEBUG_MODE": "true" if options.get("debug") else None,
     }
     if uses_accelerate(options):
-        from bireme.cli.other_launchers import variables as of_accelerate
+        from bireme.cli.accelerate import variables as of_accelerate
 
         variables |= of_accelerate(options)
     set_here = tuple(f"{name}={value}" for name, value in variables.items() if value is not None)
@@ -174,7 +173,7 @@ def _as_other_launchers(options: dict[str, Any]) -> dict[str, Any]:
 
 def _redirected(options: dict[str, Any], only: tuple[int, ...]) -> dict[str, Any]:
     """The fields that ``--redirects`` and ``--tee`` set, given the local ranks that may be shown."""
-    from bireme.cli.other_launchers import shown
+    from bireme.cli.accelerate import shown
 
     ranks = shown(options.get("redirects") or "", options.get("tee") or "", only)
     if ranks is None:

@@ -11,8 +11,7 @@ from bireme.cli.defaults import in_active_environment
 from bireme.cli.parser import Parsed, enter, parse
 from bireme.cli.tune_words import DECLARES, deepspeed_study, of_file, program_study
 from bireme.errors import OK, BadInputError, BiremeError, similar
-from bireme.logs.console import complain, printable, show
-from bireme.logs.sink import is_gone
+from bireme.logs.console import complain, is_gone, printable, show
 from bireme.options import conflicts
 from bireme.options.table import select
 from bireme.resources import program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bireme.cluster.agent_protocol import AgentProtocol
 from bireme.control.silence import Silence
-from bireme.resources.reach import look_up
+from bireme.resources.addresses import look_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 from bireme.control.handshake import MOST_BYTES
 from bireme.control.runner_handshake import Runner, Security
 from bireme.errors import UnfitError
-from bireme.resources.own_addresses import own_addresses
+from bireme.resources.addresses import own_addresses
 from bireme.value import Value
 
 TYPE_CHECKING = False

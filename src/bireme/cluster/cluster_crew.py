@@ -25,8 +25,8 @@ from bireme.control.messages import (
 )
 from bireme.errors import BadInputError, ProtocolError
 from bireme.logs.rankfiles import RankFiles
+from bireme.planning.environment import job_facts
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import job_facts
 from bireme.resources.pool import listed
 
 TYPE_CHECKING = False

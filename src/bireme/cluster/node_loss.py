@@ -23,7 +23,7 @@ import time
 from bireme.cluster.agent_handle import addresses_of
 from bireme.control.messages import Ping
 from bireme.control.silence import BEATS
-from bireme.resources.reach import reachable
+from bireme.resources.addresses import reachable
 from bireme.result.outcome import signal_name
 
 TYPE_CHECKING = False

@@ -13,8 +13,8 @@ from bireme import jsontext
 from bireme import signal_numbers as signal
 from bireme.errors import ProtocolError
 from bireme.job import ACCELERATORS, JobSpec
+from bireme.planning.environment import NodeFacts
 from bireme.planning.start import NodePlan
-from bireme.planning.start_facts import NodeFacts
 from bireme.result.outcome import RankEnd
 from bireme.validate import ShapeError, build
 from bireme.value import Value

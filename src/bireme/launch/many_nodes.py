@@ -8,8 +8,8 @@ from bireme.cluster import cluster_job
 from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.connections import with_python
 from bireme.node.machine import MACHINE
+from bireme.planning.environment import NodeFacts, job_facts
 from bireme.planning.start import sketch
-from bireme.planning.start_facts import NodeFacts, job_facts
 from bireme.process.pid_file import PidFile
 from bireme.runner import session
 

@@ -9,8 +9,8 @@ from bireme.logs import rankfiles
 from bireme.node.examination import examine, short_hostname, working_directory
 from bireme.node.part import NodePart
 from bireme.node.process_tree import ProcessTree
+from bireme.planning.environment import job_facts
 from bireme.planning.start import start_plan
-from bireme.planning.start_facts import job_facts
 from bireme.planning.trust import may_find_env_file
 from bireme.resources import extension_locks
 from bireme.resources.devices import slot_aliases, usable_slots
@@ -234,8 +234,8 @@ def check_address(addr: str | None, notes: list[tuple[str, str]], *, first: bool
     """
     if addr is None:
         return
+    from bireme.resources.addresses import look_up
     from bireme.resources.locality import is_this_machine
-    from bireme.resources.reach import look_up
 
     if is_this_machine(addr):
         return

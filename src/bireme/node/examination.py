@@ -6,7 +6,7 @@ import os
 
 from bireme.errors import BadInputError, BiremeError
 from bireme.node import activation
-from bireme.planning.start_facts import NodeFacts
+from bireme.planning.environment import NodeFacts
 from bireme.resources import cores, devices, program
 from bireme.value import Value
 

@@ -37,7 +37,7 @@ class Machine:
     ) -> Examination:
         """Examine this node for a job of many nodes; see `examination.examine`."""
         from bireme.node.examination import examine
-        from bireme.resources.own_addresses import own_addresses
+        from bireme.resources.addresses import own_addresses
         from bireme.resources.own_name import loopback_name
 
         found = examine(spec, own, environ, choose, cwd=cwd, shared=True)
@@ -53,9 +53,9 @@ class Machine:
 
     def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
         """Find the addresses to which a TCP connection succeeds."""
-        from bireme.resources import reach
+        from bireme.resources import addresses as of_machines
 
-        return reach.reachable(addresses, port, seconds=seconds)
+        return of_machines.reachable(addresses, port, seconds=seconds)
 
     def count_marked(self, name: str, value: str) -> int:
         """How many processes have ``name=value`` in their environment."""

@@ -1,6 +1,6 @@
 """What to type instead of an option or a command of another launcher that Bireme does not have.
 
-`answer` is called for an unknown option. :mod:`bireme.options.other_launchers` has the options of other launchers that
+`answer` is called for an unknown option. :mod:`bireme.options.table` has the options of other launchers that
 ``bireme run`` understands as they are.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from bireme.job import JobSpec, Program
-    from bireme.planning.start_facts import JobFacts, NodeFacts
+    from bireme.planning.environment import JobFacts, NodeFacts
     from bireme.resources.pool import Pool
 
 

@@ -11,8 +11,7 @@ import _socket
 import os
 import sys
 
-from bireme.resources.own_addresses import all_addresses, is_loopback, packed
-from bireme.resources.reach import look_up
+from bireme.resources.addresses import all_addresses, is_loopback, look_up, packed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

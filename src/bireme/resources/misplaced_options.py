@@ -10,7 +10,7 @@ import re
 import sys
 from itertools import chain, islice
 
-from bireme.resources.local_rank_option import nodes, syntax_tree
+from bireme.resources.program import nodes, syntax_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

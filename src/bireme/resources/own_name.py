@@ -10,8 +10,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from bireme.resources.own_addresses import all_addresses, is_loopback, own_addresses, packed, source_towards
-from bireme.resources.reach import look_up
+from bireme.resources.addresses import all_addresses, is_loopback, look_up, own_addresses, packed, source_towards
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

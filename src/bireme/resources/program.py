@@ -1,4 +1,8 @@
-"""Checks before the start that the program exists and can be run, and whether it wants ``--local_rank``."""
+"""Checks before the start that the program exists and can be run, and whether it wants ``--local_rank``.
+
+A script wants it if a string in its code names it, not a comment or docstring. Its syntax tree is read without
+importing ``ast`` or ``tokenize``, which would take longer than the rest of the start.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import sys
 
 from bireme.errors import BadInputError, similar
 from bireme.isolated import find_packages
-from bireme.resources import local_rank_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from bireme.job import JobSpec, Program
+
 
 MISSING_THERE = "every node needs it at this path: in a folder that they share, copied, or sent by `bireme run --ship`"
 _ENOUGH = 1 << 20
@@ -102,7 +107,7 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
     if spec.local_rank_arg == "never":
         return ""
     is_python = program.kind != "exec" or b"python" in text.partition(b"\n")[0]
-    flag = local_rank_option.wanted(text, python=is_python)
+    flag = _wanted_flag(text, python=is_python)
     return flag or ("--local_rank" if spec.local_rank_arg == "always" else "")
 
 
@@ -269,3 +274,63 @@ def find_any_executable(names: Sequence[str], environ: Mapping[str, str]) -> str
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
     return ""
+
+
+_SPELLINGS = ("--local_rank", "--local-rank")
+_SYNTAX_ONLY = 0x400
+"""``ast.PyCF_ONLY_AST``."""
+
+
+def _wanted_flag(text: bytes, *, python: bool) -> str:
+    """The option by which a program takes its local rank, "" if it takes none."""
+    if not python:
+        code = b"\n".join(line for line in text.splitlines() if not line.lstrip().startswith(b"#"))
+        return next((flag for flag in _SPELLINGS if flag.encode() in code), "")
+    if not _quoted(text):
+        return ""  # parsing takes milliseconds
+    named = _strings(text)
+    return next((flag for flag in _SPELLINGS if flag in named), "")
+
+
+def _strings(text: bytes) -> set[str]:
+    """The strings in the code, each without what follows a ``=``."""
+    tree = syntax_tree(text)
+    if tree is None:
+        return _quoted(text)
+    return {node.value.partition("=")[0] for node in strings(tree)}
+
+
+def syntax_tree(text: bytes) -> Any:
+    """The syntax tree of a script; ``None`` if it cannot be parsed, such as one for a later version of Python."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the script's code: Python gives them again when it runs
+        try:
+            return compile(text, "script", "exec", _SYNTAX_ONLY, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def strings(tree: Any) -> Iterator[Any]:
+    """The strings of a syntax tree, without docstrings and other statements that are only a constant."""
+    return (node for node in nodes(tree) if type(node).__name__ == "Constant" and isinstance(node.value, str))
+
+
+def _quoted(text: bytes) -> set[str]:
+    """The spellings that follow a quotation mark anywhere."""
+    return {flag for flag in _SPELLINGS for mark in "'\"" if f"{mark}{flag}".encode() in text}
+
+
+def nodes(tree: Any) -> Iterator[Any]:
+    """The nodes of a syntax tree, without statements that are only a constant."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif hasattr(node, "_fields") and not (
+            type(node).__name__ == "Expr" and type(node.value).__name__ == "Constant"
+        ):
+            yield node
+            waiting += (getattr(node, name, None) for name in node._fields)

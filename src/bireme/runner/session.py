@@ -219,7 +219,7 @@ class Session:
         """Keep the tracebacks or last lines of the ranks that failed, and tracebacks of those that were stopped."""
         if not self.verdict.failed and not self.verdict.swept_along:
             return
-        from bireme.result.tracebacks import last_lines, last_traceback
+        from bireme.result.failure_words import last_lines, last_traceback
 
         for end in self.verdict.failed[:WORDS_OF]:
             words = last_lines(output.tail(end.rank), end.recorded, by_signal=end.by_signal)
@@ -236,18 +236,18 @@ class Session:
     def _advice(self, end: RankEnd) -> str:
         """What to say about the way in which a failed rank was started."""
         from bireme.resources.active_environment import active_prefix
-        from bireme.result import advice
+        from bireme.result import failure_words
 
         for node in self._plan.nodes if self._plan is not None else ():
             for worker in node.workers:
                 if worker.rank == end.rank:
                     active = active_prefix(os.environ)
-                    missing = advice.missing_module(end.detail, node.interpreter, active)
-                    missing = missing or advice.aborted_shutdown(end.detail)
+                    missing = failure_words.missing_module(end.detail, node.interpreter, active)
+                    missing = missing or failure_words.aborted_shutdown(end.detail)
                     assert self._plan is not None
-                    flag = advice.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
+                    flag = failure_words.refused_flag(end.detail, worker.argv, self._plan.local_rank_flag)
                     has_input = self.spec.elastic or self.gets_stdin(end.rank)
-                    return missing or flag or ("" if has_input else advice.no_input(end.detail, end.rank))
+                    return missing or flag or ("" if has_input else failure_words.no_input(end.detail, end.rank))
         return ""
 
     def close(self) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from bireme.errors import BAD_INPUT, OK, TIME_LIMIT
 from bireme.result import report_record
+from bireme.result.failure_words import CHAIN, GROUP, HEADER
 from bireme.result.outcome import RankEnd, describe
-from bireme.result.tracebacks import CHAIN, GROUP, HEADER
 from bireme.tune.execution.experiment import End
 from bireme.tune.study.trial_result import Cause, TrialResult
 

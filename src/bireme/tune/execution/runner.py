@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bireme.errors import BiremeError, UnfitError
-from bireme.logs.sink import is_gone
+from bireme.logs.console import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.execution.adapter import Adapter
 from bireme.tune.execution.executor import BACK_OFF, Executor

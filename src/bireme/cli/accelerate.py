@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.options.other_launchers import DEEPSPEED, DYNAMO, FP8, ONLY_ABOVE_1, PARALLELISM, PLUGINS
-from bireme.options.quantities import whole
+from bireme.options.option import whole
+from bireme.options.table import DEEPSPEED, DYNAMO, FP8, ONLY_ABOVE_1, PARALLELISM, PLUGINS
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from bireme.options.other_launchers import Plugin, Setting
+    from bireme.options.table import Plugin, Setting
 
 _OPTIONS = (
     *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids"),
