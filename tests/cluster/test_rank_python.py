@@ -13,7 +13,7 @@ import pytest
 
 from tests.clean_install import ROOT, CleanInstall, build_wheel
 from tests.cluster.basics import PATH
-from tests.cluster.test_sent_agent import mounted
+from tests.cluster.test_bare_nodes import mounted
 from tests.cluster.test_unfit import refused
 from tests.cluster.test_world import Jobs
 from tests.cluster.ways import launcher
