@@ -8,7 +8,7 @@ import os
 import pytest
 
 import bireme
-from bireme.backends.slurm import BACKEND
+from bireme.backends import base
 from bireme.cluster.cluster_job import new_allocation
 
 SHOWS = """
@@ -39,9 +39,10 @@ def test_a_job_without_a_name(stage, script):
 
 
 def test_the_name_of_an_allocation():
-    name = new_allocation(BACKEND, {}, "llama")
-    assert name.startswith("llama-") and name != new_allocation(BACKEND, {}, "llama"), "scancel --name needs it"
-    assert new_allocation(BACKEND, {}, "").startswith("bireme-")
+    slurm = base.load("slurm")
+    name = new_allocation(slurm, {}, "llama")
+    assert name.startswith("llama-") and name != new_allocation(slurm, {}, "llama"), "scancel --name needs it"
+    assert new_allocation(slurm, {}, "").startswith("bireme-")
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "x" * 65, "a\n"])

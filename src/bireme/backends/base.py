@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from typing import Literal
 
 _UNQUOTED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
+_MODULES = {
+    "pdsh": "ssh",
+    **dict.fromkeys(("docker", "podman", "kubectl"), "containers"),
+    **dict.fromkeys(("openmpi", "mpich", "impi", "mvapich"), "mpi"),
+}
+"""The module of each launcher that has none of its own name."""
 CONNECT_TIMEOUT = 10
 """Time limit, in seconds, for a connection to a node."""
 
@@ -71,7 +77,7 @@ class LaunchPlan(Value):
 
 
 class Backend:
-    """A launcher. Each module of this package has a subclass, and an instance of it as ``BACKEND``."""
+    """A launcher. Each module of this package has subclasses, and its instances by name in ``BACKENDS``."""
 
     NAME: str
     PROGRAMS: tuple[str, ...]
@@ -187,11 +193,15 @@ class SessionBackend(Backend):
 
 def shell_command(agent: tuple[str, ...]) -> str:
     """What a shell of a node is told, in one word, to start the agent in its place."""
-    return f"exec {' '.join(map(_quoted, agent))}"
+    return f"exec {joined(agent)}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as a shell reads them. ``shlex`` does the same with ``re``, whose import would delay the first worker."""
+    return " ".join(map(_quoted, words))
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell reads it. ``shlex`` does the same with ``re``, whose import would delay the first worker."""
     return "'" + word.replace("'", "'\"'\"'") + "'" if word.strip(_UNQUOTED) or not word else word
 
 
@@ -206,9 +216,8 @@ def load(name: str) -> Backend:
     if name not in LAUNCHERS:
         known = ", ".join(LAUNCHERS)
         raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
-    module, attribute = ("docker", "PODMAN") if name == "podman" else (name, "BACKEND")
-    backend: Backend = getattr(importlib.import_module(f"bireme.backends.{module}"), attribute)
-    return backend
+    backends: dict[str, Backend] = importlib.import_module(f"bireme.backends.{_MODULES.get(name, name)}").BACKENDS
+    return backends[name]
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize

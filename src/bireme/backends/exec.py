@@ -57,7 +57,7 @@ class Exec(SessionBackend):
         return path
 
 
-BACKEND = Exec()
+BACKENDS = {"exec": Exec()}
 
 
 def template(extra: tuple[str, ...]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Slurm(Backend):
         return tuple((*_step(plan, (host,)), "--no-kill", *plan.extra, *plan.agent, host.name) for host in plan.hosts)
 
 
-BACKEND = Slurm()
+BACKENDS = {"slurm": Slurm()}
 
 
 def _name(name: str) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ class SSHRunner(_AgentRunner):
             user, _, host = target.rpartition("@")
             to = (HostLaunch(name=host, user=user or None),)
             plan = LaunchPlan(hosts=to, agent=("sh", "-c", line), extra=extra, ssh_port=self.args.ssh_port)
-            (words,) = ssh.BACKEND.commands(plan, {})
+            (words,) = ssh.BACKENDS["ssh"].commands(plan, {})
             started.append(f"{join(words)} & p{place}=$!")
             pids.append(f"$p{place}")
         trap = f"trap 'kill {' '.join(pids)}' HUP INT TERM"

@@ -1,4 +1,4 @@
-"""``kubectl exec``: one session per pod; pods are hosts by their names, or are found by their labels."""
+"""``docker exec``, ``podman exec`` and ``kubectl exec``: one session per container; hosts are their names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 
     from bireme.backends.base import HostLaunch, LaunchPlan
 
+
+class Docker(SessionBackend):
+    """docker."""
+
+    NAME = "docker"
+    PROGRAMS: tuple[str, ...] = ("docker",)
+
+    def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
+        """A ``docker exec`` in the container. A host with a port or an IPv6 address is refused."""
+        self.refuse((host,))
+        user = ("--user", host.user) if host.user else ()
+        return (plan.program or self.NAME, "exec", "-i", *user, *plan.extra, host.name, *plan.agent)
+
+
+class Podman(Docker):
+    """podman, which has docker's command line."""
+
+    NAME = "podman"
+    PROGRAMS = ("podman",)
+
+
 _OF_EXEC = r"-[iqt]*c|--container|--pod-running-timeout"
 """Options of ``kubectl exec`` whose value follows, and which ``kubectl get`` does not have."""
 _WHOLE = r"-[iqt]+|-[iqt]*c.+|--(container|pod-running-timeout)=.*|--(stdin|quiet|tty)(=.*)?"
@@ -23,7 +44,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class Kubectl(SessionBackend):
-    """kubectl."""
+    """kubectl; pods are hosts by their names, or are found by their labels."""
 
     NAME = "kubectl"
     PROGRAMS = ("kubectl",)
@@ -46,7 +67,7 @@ class Kubectl(SessionBackend):
             raise ValueError(repr(error)) from None
 
 
-BACKEND = Kubectl()
+BACKENDS = {"docker": Docker(), "podman": Podman(), "kubectl": Kubectl()}
 
 
 def _for_get(extra: tuple[str, ...]) -> Iterator[str]:
