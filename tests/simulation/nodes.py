@@ -254,7 +254,7 @@ class Ssh(Worker):
         assert self._agent is not None
         if self._there.completes(data):
             self._agent.before_news(self._agent)
-            self._agent.told = max(self._agent.told, self.world.now)
+            self._agent.told = max(self._agent.told, self.world.now, self._agent.busy_until)
         if self._code is not None:
             data = self._take_code(data)
         self._agent_ends[0].pipe.put(data)
@@ -413,7 +413,7 @@ class AgentProcess(SimulatedProcess):
     """An agent: the real `RemoteAgent`, turn by turn.
 
     Attributes:
-        told: when a message from its runner has arrived last.
+        told: when it has heard its runner last: not while it is busy.
         before_news: called before another one does.
     """
 
