@@ -8,7 +8,7 @@ import pytest
 
 from bireme.cli.accelerate import without_effect
 from bireme.cli.defaults import parse_run
-from bireme.cli.spec import job_spec
+from bireme.cli.job_options import job_spec
 from bireme.errors import BadInputError
 from bireme.options.table import select
 

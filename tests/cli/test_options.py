@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bireme.cli.job_options import job_spec
 from bireme.cli.parser import parse
-from bireme.cli.spec import job_spec
 from bireme.errors import BadInputError
 from bireme.job import JobSpec
 from bireme.options.table import select

@@ -13,8 +13,8 @@ import pytest
 
 import bireme
 from bireme.cli.defaults import in_active_environment
+from bireme.cli.job_options import nodes_spec
 from bireme.cli.parser import parse
-from bireme.cli.spec import nodes_spec
 from bireme.errors import BadInputError
 from bireme.node import activation
 from bireme.options.table import select

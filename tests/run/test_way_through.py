@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.conftest import clean_environ
 
 SRC = Path(__file__).parent.parent.parent / "src"
-MOST = 48
+MOST = 42
 """Files of which a function is called in the command, between the command line and the first fork; there were 53."""
-MOST_LOADED = 68
+MOST_LOADED = 60
 """Modules that are imported until then; there were 76."""
 
 FOLLOW = """

@@ -23,9 +23,8 @@ from _blake2 import blake2b  # ten times as quick to import as hashlib
 from bireme import isolated
 from bireme.control.greeting import python_tag
 from bireme.errors import BadInputError
-from bireme.planning.trust import reason_to_pass_over
 from bireme.regular_file import open_regular
-from bireme.resources.cache import cache_folder, keep
+from bireme.resources.ownership import cache_folder, keep, reason_to_pass_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

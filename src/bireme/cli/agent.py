@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from bireme.cli.job_options import job_spec
 from bireme.cli.main import guarded
 from bireme.cli.parser import parse
 from bireme.cli.run import report
-from bireme.cli.spec import job_spec
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import show
 from bireme.options.table import select

@@ -6,9 +6,9 @@ import os
 import sys
 
 from bireme.cli.defaults import in_active_environment
+from bireme.cli.job_options import nodes_spec
 from bireme.cli.parser import enter, parse
 from bireme.cli.run import report
-from bireme.cli.spec import nodes_spec
 from bireme.errors import OK
 from bireme.logs.console import complain, printable, show
 from bireme.options.table import select

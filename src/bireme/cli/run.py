@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from bireme.cli.job_options import job_spec, refuse_duplicate_starts
 from bireme.cli.parser import enter, parse
-from bireme.cli.spec import job_spec, refuse_duplicate_starts
 from bireme.errors import OK, BadInputError
 from bireme.logs.console import complain, show
 from bireme.options.table import needless, select, uses_accelerate

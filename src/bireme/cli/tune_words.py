@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
+from bireme.cli.job_options import job_spec, refuse_duplicate_starts, tuning_width
 from bireme.cli.parser import Parsed, enter, parse
-from bireme.cli.spec import job_spec, refuse_duplicate_starts, tuning_width
 from bireme.errors import BadInputError
 from bireme.node import activation
 from bireme.options.table import OPTIONS, select

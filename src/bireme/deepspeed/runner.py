@@ -44,7 +44,7 @@ from bireme.deepspeed.multinode_runner import (
 from bireme.errors import BadInputError, BiremeError
 from bireme.job import DEFAULT_PORT as TORCH_DISTRIBUTED_DEFAULT_PORT
 from bireme.options import conflicts
-from bireme.planning import exports, trust
+from bireme.planning import environment, exports
 from bireme.planning.world import encode_world_info
 from bireme.resources import filters
 from bireme.resources.allocation import find_allocation
@@ -91,7 +91,7 @@ EXPORT_ENVS = list(exports.PREFIXES)
 EXCLUDE_ENVS = {name: list(left_out) for name, left_out in exports.SET_BY_SITE.items()}
 """Where the variable is set, these are not exported. Read-only, too."""
 
-DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(trust.DEEPSPEED_ENV_FILE_VARIABLE, trust.DEEPSPEED_ENV_FILE)
+DEEPSPEED_ENVIRONMENT_NAME = os.environ.get(environment.DEEPSPEED_ENV_FILE_VARIABLE, environment.DEEPSPEED_ENV_FILE)
 """The file with further variables to export."""
 
 DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]

@@ -13,7 +13,7 @@ import re
 import socket
 import time
 
-from bireme.resources.users import peer_of
+from bireme.resources.ownership import peer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

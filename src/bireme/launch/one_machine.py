@@ -9,9 +9,8 @@ from bireme.logs import rankfiles
 from bireme.node.examination import examine, short_hostname, working_directory
 from bireme.node.part import NodePart
 from bireme.node.process_tree import ProcessTree
-from bireme.planning.environment import job_facts
+from bireme.planning.environment import job_facts, may_find_env_file
 from bireme.planning.start import start_plan
-from bireme.planning.trust import may_find_env_file
 from bireme.resources import extension_locks
 from bireme.resources.devices import slot_aliases, usable_slots
 from bireme.resources.rendezvous_port import lease_named_port, lease_port

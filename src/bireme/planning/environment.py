@@ -14,7 +14,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bireme.job import JobSpec
 
@@ -27,6 +27,11 @@ JOB_NAME = "BIREME_JOB_NAME"
 
 ELASTIC_MARK = "BIREME_ELASTIC"
 """The same for all epochs of an elastic job: while a process of one epoch lives, its node is unfit for the next."""
+
+ENV_FILE = ".bireme_env"
+DEEPSPEED_ENV_FILE = ".deepspeed_env"
+DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
+"""Files with variables, which `bireme.planning.exports` reads, and the variable that names another."""
 
 
 class NodeFacts(Value):
@@ -211,3 +216,11 @@ def _of_node(
         ("MASTER_PORT",): master_port,
     }
     return {name: str(value) for names, value in values.items() for name in names}
+
+
+def may_find_env_file(environ: Mapping[str, str], home: str, cwd: str) -> bool:
+    """Whether there may be an environment file. If not, the modules that read one need not be imported."""
+    if environ.get(DEEPSPEED_ENV_FILE_VARIABLE):
+        return True
+    names = (DEEPSPEED_ENV_FILE, ENV_FILE)
+    return any(os.path.lexists(os.path.join(folder, name)) for folder in (home, cwd) for name in names)

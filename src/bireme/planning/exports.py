@@ -9,7 +9,7 @@ They come from these sources; a later one overrides an earlier one:
 4. ``--export NAME``, ``--export 'PREFIX*'`` and ``--export NAME=VALUE``, in their order.
 
 The files of 2 and 3 are found, not named by the user, so they are ignored if anybody except the user and root can have
-written them (`bireme.planning.trust`). Variables that make programs load code are reported if they come from the
+written them (`bireme.resources.ownership`). Variables that make programs load code are reported if they come from the
 working directory.
 
 These files have one ``NAME=VALUE`` per line, optionally with ``export`` in front and quotes around the value. ``#``
@@ -29,9 +29,10 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS
-from bireme.planning.trust import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE, reason_to_pass_over
+from bireme.planning.environment import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE
 from bireme.resources.devices import visible_variables
 from bireme.resources.hostfile import numbered_lines, read_text
+from bireme.resources.ownership import reason_to_pass_over
 from bireme.resources.pool import quoted
 from bireme.value import Value
 

@@ -25,7 +25,6 @@ import sys
 
 from bireme.errors import BadInputError, UnfitError
 from bireme.job import DEFAULT_PORT
-from bireme.resources.users import name_of, peer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ def lease_named_port(port: int) -> PortLease:
     hint = "leave out the option to use a free port"
     fds = _lock(port)
     if fds is None:
+        from bireme.resources.ownership import name_of
+
         uid = _holder_of(_name(port))
         whose = "another job of Bireme" if uid in (_UNKNOWN, os.geteuid()) else f"a job of {name_of(uid)}"
         raise BadInputError(f"port {port} is taken by {whose}", hint=hint, where=where)
@@ -174,6 +175,8 @@ def _take(name: str) -> int | None:
 
 def _holder_of(name: str) -> int:
     """The uid that holds a name; `_UNKNOWN` if it does not listen yet, or is gone."""
+    from bireme.resources.ownership import peer_of  # only where a name is taken
+
     asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     asking.setblocking(False)
     try:

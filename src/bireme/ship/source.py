@@ -17,9 +17,8 @@ from errno import ELOOP, ENOENT, ENOTDIR
 from itertools import chain, islice
 
 from bireme.errors import BadInputError, ProtocolError
-from bireme.planning.trust import reason_to_pass_over
 from bireme.regular_file import open_regular
-from bireme.resources.cache import cache_folder, keep
+from bireme.resources.ownership import cache_folder, keep, reason_to_pass_over
 from bireme.resources.pool import listed
 from bireme.ship import files, manifest
 from bireme.ship.manifest import prefixes, shown

@@ -13,7 +13,7 @@ from collections import deque
 from bireme import drafts
 from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
-from bireme.resources.cache import cache_folder
+from bireme.resources.ownership import cache_folder
 from bireme.ship import manifest
 from bireme.ship.files import Draft
 from bireme.ship.messages import GRANT, Need, Shipped, Wrong, in_steps

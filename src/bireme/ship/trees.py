@@ -22,7 +22,7 @@ from collections import Counter
 
 from bireme import drafts
 from bireme.regular_file import open_regular
-from bireme.resources.owned_folder import make_owned
+from bireme.resources.ownership import make_owned
 from bireme.ship import files, manifest
 from bireme.ship.files import Draft, stamp_of
 from bireme.ship.manifest import ManifestError, prefixes

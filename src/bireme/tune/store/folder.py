@@ -10,7 +10,7 @@ from types import TracebackType
 
 from bireme import drafts
 from bireme.errors import BadInputError, BiremeError
-from bireme.resources.users import name_of
+from bireme.resources.ownership import name_of
 
 SUMMARY = "summary.txt"
 PROBE = ".bireme"

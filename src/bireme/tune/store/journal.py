@@ -37,7 +37,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.resources.users import name_of
+from bireme.resources.ownership import name_of
 
 FORMAT = {"journal": "bireme", "version": 1}
 

@@ -1,16 +1,26 @@
-"""Makes sure that only this user and root can change or replace what is at a path, before anything there is believed.
+"""Finds out who owns a file, folder or socket and who else can change it, before anything there is believed.
 
 A folder of mode 0700 is not enough: who may write to one of its parents can rename it away, and put another there.
+Also has the folder of what Bireme can make again, the cache.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
 import stat
+import sys
+import time
 from errno import ENOTDIR
 
+from bireme import drafts
 from bireme.errors import BadInputError
-from bireme.resources.users import name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
 
 _MOST_LINKS = 40
 
@@ -108,6 +118,81 @@ def _is_alone_in_group(found: os.stat_result, path: str) -> bool:
     return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and {*group.gr_mem} <= {owner.pw_name}
 
 
+def reason_to_pass_over(path: str, fd: int = -1) -> str:
+    """The reason not to trust a file that we have found, and no user has named; "" if nobody else can have written it.
+
+    Anybody can put a file into a shared folder such as ``/tmp``. The mode of the folder does not matter: another user
+    who can write to the folder can replace the file only by one that they own.
+
+    Args:
+        path: the file. If it is a link, the link must also belong to this user or root.
+        fd: a descriptor of the file, if it is open; otherwise ``path`` is used.
+
+    Raises:
+        OSError: the file does not exist.
+    """
+    from bireme.resources.ownership import who_else_writes  # only where there is such a file
+
+    link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
+    for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
+        if owner not in (0, os.geteuid()):
+            from bireme.resources.ownership import name_of
+
+            return f"{what} belongs to {name_of(owner)}"
+    who = who_else_writes(found)
+    return f"{who} can write to it" if who else ""
+
+
 def _parts(path: str) -> list[str]:
     """The parts of a path that lead anywhere, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def peer_of(connection: _socket.socket | socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process that has connected to a local socket or listens on it, from the kernel.
+
+    The pid is 0 if that process is in another pid namespace, as in a container.
+    """
+    credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+    return int.from_bytes(credentials[:4], sys.byteorder), int.from_bytes(credentials[4:8], sys.byteorder)
+
+
+def name_of(uid: int) -> str:
+    """The name of a user; ``user 1234`` if it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+_KEPT = 30 * 86400
+"""Seconds for which a file is kept that is not written again."""
+
+
+def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
+    """Bireme's folder in the user's cache.
+
+    Args:
+        home: the value of ``XDG_CACHE_HOME`` to use instead of that in the environment; "": none.
+    """
+    cache = home or environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "bireme")
+
+
+def keep(path: str, data: bytes) -> None:
+    """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again."""
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        drafts.write(path, data, mode=0o600, sync=True)
+        check_owned(folder)  # else somebody could lead us to files of another kind by a link
+        for name in os.listdir(folder):
+            other = os.path.join(folder, name)
+            if os.lstat(other).st_mtime < time.time() - _KEPT:
+                drafts.remove(other)
+    except (OSError, BadInputError):
+        pass

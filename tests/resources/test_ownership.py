@@ -1,4 +1,4 @@
-"""Who can change what is at a path: this user and root alone, or others."""
+"""Who can change what is at a path: this user and root alone, or others; and what is kept in the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.resources.owned_folder import check_owned, make_owned
+from bireme.resources.ownership import check_owned, keep, make_owned
 
 OTHER = 4242
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -147,7 +147,36 @@ def test_making_one(place: Path) -> None:
 
 
 def test_it_is_cheap_to_import() -> None:
-    code = "import sys, bireme.resources.owned_folder; print(*sys.modules)"
+    code = "import sys, bireme.resources.ownership; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True,
                           env={"PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
     assert not {"grp", "pwd", "re", "typing", "subprocess"} & set(done.stdout.split())
+
+
+# --- the cache --------------------------------------------------------------------------------
+
+
+def old(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    os.utime(path, (1, 1))
+    return path
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    left = old(tmp_path / "bireme/digests/left")
+    keep(str(tmp_path / "bireme/digests/new"), b"data")
+    assert not left.exists() and (tmp_path / "bireme/digests/new").read_bytes() == b"data"
+    assert (tmp_path / "bireme/digests/new").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("link", ["bireme", "bireme/digests"])
+def test_a_link_that_somebody_else_has_planted(tmp_path: Path, link: str) -> None:
+    """In a cache on a shared disk, into which everybody can write: no file to which it leads is removed."""
+    mine = old(tmp_path / "home/digests/mine")
+    shared = tmp_path / "shared"
+    (shared / link).parent.mkdir(parents=True)
+    shared.chmod(0o777)
+    (shared / link).symlink_to(tmp_path / "home" / ("digests" if "/" in link else ""))
+    keep(str(shared / "bireme/digests/new"), b"data")
+    assert mine.exists()
