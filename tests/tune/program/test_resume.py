@@ -59,7 +59,7 @@ def resumed(
     for _ in range(2):
         journal = Journal.open(str(folder / "journal"))
         try:
-            found.append(resume(journal, now, Successor(now, space), "tuning"))
+            found.append(resume(journal, Successor(now, space), "tuning"))
         finally:
             journal.close()
     assert found[0][0].ends == found[1][0].ends, "the journal says the same"

@@ -149,8 +149,7 @@ class ProgramStudy(Adapter):
 
     def resume(self, journal: Journal) -> tuple[StudyRecords, tuple[str, ...]]:
         """Resume the study of the journal, or begin one."""
-        identity = self._identity()
-        known, notes = resume(journal, identity, Successor(identity, self._spec.declaration.space), self.folders[0])
+        known, notes = resume(journal, Successor(self._identity(), self._spec.declaration.space), self.folders[0])
         for record in (each for made, _ in self._told for each in made if each["end"] not in known.ends):
             journal.append(record, sync=False)
             known.take(record)

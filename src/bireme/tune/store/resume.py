@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from bireme.errors import BadInputError, counted, few
 from bireme.tune.define.declarations import choice, fill
@@ -27,38 +27,18 @@ _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""
 
 
-class Following(Protocol):
-    """Decides what still holds of a study that was begun."""
-
-    def difference(self, begun: Record) -> str:
-        """Why it is another study, in words; "" if what holds of it can be taken over."""
-
-    def changes(self, begun: Record) -> str:
-        """What is different in it all the same, in words."""
-
-    def held(self, begun: Record, end: Record) -> Record | str:
-        """What is different now in the record of a trial's end, {} for nothing; or why it does not hold any more."""
-
-
-def resume(
-    journal: Journal, identity: Record, following: Following, folder: str
-) -> tuple[StudyRecords, tuple[str, ...]]:
+def resume(journal: Journal, successor: Successor, folder: str) -> tuple[StudyRecords, tuple[str, ...]]:
     """Resume the last study of a journal, or begin one: also in place of one in which all trials have failed.
 
-    Args:
-        identity: what identifies the study, as JSON reads it back.
-        folder: the study's, for messages.
-
-    Returns:
-        (what is known of the study, what the user is told).
+    Returns what is known of the study, and what the user is told. ``folder``: the study's, for messages.
     """
-    known = StudyRecords(journal.records)
+    known, identity = StudyRecords(journal.records), successor.identity
     begun = known.begun
     if begun is None:
         return _begin(journal, identity), ()
     count = len(known.ends)
     ended = "1 of its trials has ended" if count == 1 else f"{count} of its trials have ended"
-    if begun != identity and (different := following.difference(begun)):
+    if begun != identity and (different := successor.difference(begun)):
         if all(end["ending"]["cause"] in _FAILED for end in known.ends.values()):
             told = f"in place of the study in {folder}, in which nothing worked"
             return _begin(journal, identity), (told,) if known.ends else ()
@@ -69,7 +49,7 @@ def resume(
     keeps: dict[str, Record] = {}
     left: dict[str, list[str]] = {}
     for name, end in known.ends.items():
-        now = following.held(begun, end)
+        now = successor.held(begun, end)
         if isinstance(now, str):
             left.setdefault(now, []).append(name)
         else:
@@ -77,7 +57,7 @@ def resume(
     notes = [f"resuming the study: {ended}"] if count else []
     if begun != identity:
         notes = [
-            f"resuming the study, now with {following.changes(begun)}: {len(keeps)} of its {count} trials still hold"
+            f"resuming the study, now with {successor.changes(begun)}: {len(keeps)} of its {count} trials still hold"
         ]
         record = {"study": dict(identity), "keeps": keeps}
         journal.append(record)
@@ -131,12 +111,12 @@ class Successor:
     """
 
     def __init__(self, identity: Record, space: Points) -> None:
-        self._identity, self._space = identity, space
+        self.identity, self._space = identity, space
         self._sources, self._limits = _sources(identity), _limits(identity)
 
     def difference(self, begun: Record) -> str:
         """Why an earlier study is another one; "" if what holds of it can be taken over."""
-        now = self._identity
+        now = self.identity
         different = [word for key, word in _MUST_AGREE.items() if begun.get(key) != now.get(key)]
         was, are = (_delivered(each) for each in (begun, now))
         if any(was[name] != are[name] for name in was.keys() & are.keys()):
@@ -153,13 +133,13 @@ class Successor:
 
     def changes(self, begun: Record) -> str:
         """What is different in an earlier study, in words."""
-        different = [word for key, word in _MAY_CHANGE.items() if begun.get(key) != self._identity.get(key)]
+        different = [word for key, word in _MAY_CHANGE.items() if begun.get(key) != self.identity.get(key)]
         words = [f"other {' and '.join(dict.fromkeys(different))}"] if different else []
         return " and ".join([*words, *(f"another content of {path}" for path in self._edited(begun))])
 
     def held(self, begun: Record, end: Record) -> Record | str:
         """What is different in the record of a trial now; or why it does not hold any more."""
-        if begun == self._identity:
+        if begun == self.identity:
             return {}
         result, edited = result_of(end), self._edited(begun)
         if edited and (end.get("phase") == "confirm" or result.cause in _AGAIN):
@@ -170,7 +150,7 @@ class Successor:
         changed = {"point": point, "phase": "search" if end.get("phase") == "screen" else end.get("phase")}
         if edited:
             changed["earlier"] = True  # where there are newer runs of a point, its means are theirs
-        if result.cause == "pruned" and begun["goals"] != self._identity["goals"]:
+        if result.cause == "pruned" and begun["goals"] != self.identity["goals"]:
             return "they were pruned for other goals"
         if result.cause not in ("ok", "over limit", "pruned"):
             return changed
@@ -185,7 +165,7 @@ class Successor:
 
     def _edited(self, begun: Record) -> list[str]:
         """The files with another content."""
-        now = self._identity.get("digests", {})
+        now = self.identity.get("digests", {})
         return [path for path, was in begun.get("digests", {}).items() if now.get(path, was) != was]
 
     def _completed(self, begun: Record, point: Mapping[str, object]) -> Mapping[str, object] | None:

@@ -62,7 +62,7 @@ class Study(study.Study):
         }
         identity: records.Record = json.loads(json.dumps(described))
         try:
-            known, self.notes = resume(journal, identity, Successor(identity, space), folder)
+            known, self.notes = resume(journal, Successor(identity, space), folder)
             bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
             run = {"confidence": self._confidence, "effect": self._effect, **bounds}
             journal.append({"run": run}, sync=False)
