@@ -307,8 +307,7 @@ class MemoryLimits:
         if self._info is None:
             return GroupMemory()
         layout = self._groups.all[number].layout
-        states = memory.states(self._info, layout)
-        return GroupMemory(None if states is None else states.total, memory.buckets(self._space.config.data, layout))
+        return GroupMemory(memory.states(self._info, layout), memory.buckets(self._space.config.data, layout))
 
     def _tell(self, done: FinishedTrial, speed: float | None) -> None:
         point, out_of_memory = done.trial.point, done.result.cause == "out of memory"

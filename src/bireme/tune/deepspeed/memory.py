@@ -65,21 +65,8 @@ class Layout(Value):
     moments: int = 2
 
 
-class States(Value):
-    """Bytes of one GPU's memory that the model's states take."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
-
-    @property
-    def total(self) -> int:
-        """Their sum, in bytes."""
-        return self.parameters + self.gradients + self.optimizer
-
-
-def states(model: ModelInfo, layout: Layout) -> States | None:
-    """The memory of the model's states; None if the number of parameters is unknown.
+def states(model: ModelInfo, layout: Layout) -> int | None:
+    """Bytes of one GPU's memory that the model's states take; None if the number of parameters is unknown.
 
     Only trainable parameters have gradients and optimizer states.
     """
@@ -102,7 +89,7 @@ def states(model: ModelInfo, layout: Layout) -> States | None:
         gradients = 0 if layout.stage >= 2 else gradients
     if layout.offload_param and layout.stage >= 3:
         parameters = 0
-    return States(round(parameters), round(gradients), round(optimizer))
+    return round(parameters) + round(gradients) + round(optimizer)
 
 
 def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
@@ -112,10 +99,10 @@ def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:
         capacity: memory of one GPU, in bytes.
     """
     needed = states(model, layout)
-    if needed is None or needed.total < capacity:
+    if needed is None or needed < capacity:
         return ""
     return (
-        f"stage {layout.stage} needs {needed.total / GIB:.1f} GiB for the model's states alone"
+        f"stage {layout.stage} needs {needed / GIB:.1f} GiB for the model's states alone"
         f", but a GPU has {capacity / GIB:.1f} GiB"
     )
 
