@@ -21,8 +21,8 @@ import pytest
 from bireme.backends import base
 from tests import needs
 from tests.cluster.basics import PATH, outermost
+from tests.cluster.jobs import UNEVEN, Jobs, Looks
 from tests.cluster.test_native import MPI, SEEN
-from tests.cluster.test_world import UNEVEN, Jobs, Looks
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.conftest import PROGRAMS, read_lines
 

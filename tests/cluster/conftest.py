@@ -19,6 +19,7 @@ import pytest
 import bireme
 from tests import needs
 from tests.cluster.basics import PATH, signal_all
+from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed, unavailable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -108,6 +109,18 @@ def shared_dir(tmp_path: Path) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     return shared
+
+
+@pytest.fixture
+def backend() -> str:
+    """The launcher of ``jobs``; a test that is parametrized with ``backend`` has another."""
+    return "ssh"
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest, backend: str) -> Jobs:
+    """Starts jobs on the cluster of this launcher, in ``shared_dir``."""
+    return Jobs.on(request, backend)
 
 
 @pytest.fixture

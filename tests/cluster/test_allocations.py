@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import signal_all, wait_until
-from tests.cluster.test_world import LOOK, Jobs, Looks, far, gpus, rows, table
+from tests.cluster.jobs import LOOK, Jobs, Looks, far, gpus, rows, table
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
 pytestmark = pytest.mark.installed
+
+
+@pytest.fixture
+def jobs(slurm_cluster: Testbed, shared_dir: Path) -> Jobs:
+    return Jobs(slurm_cluster, "slurm", shared_dir)
 
 
 def in_allocation(jobs: Jobs, options: list[str], *words: object, after: str = ":") -> Looks:
@@ -31,9 +36,8 @@ def hosts(looks: Looks) -> list[str]:
     return [found["host"] for found in looks]
 
 
-def test_salloc(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_salloc(jobs: Jobs) -> None:
     """The launcher is Slurm's own, the job number the allocation's, which is still there at the end."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     after = "echo state $(squeue --noheader --job $SLURM_JOB_ID --format %T) in $SLURM_JOB_ID"
     looks = in_allocation(jobs, ["-N3"], "--log_level", "debug", "--num_gpus", "2", after=after)
     assert hosts(looks) == ["node1", "node1", "node2", "node2", "node3", "node3"]
@@ -43,22 +47,20 @@ def test_salloc(slurm_cluster: Testbed, shared_dir: Path) -> None:
     assert "slurm" in looks.done.stderr
 
 
-def test_salloc_with_gpus(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_salloc_with_gpus(jobs: Jobs) -> None:
     """As many ranks as the allocation has GPUs, of more that the nodes have."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
-    with gpus(slurm_cluster.nodes):
+    with gpus(jobs.testbed.nodes):
         looks = in_allocation(jobs, ["-N2", "--gres=gpu:3"])
     assert hosts(looks) == ["node1"] * 3 + ["node2"] * 3
     assert [found["environ"]["LOCAL_RANK"] for found in looks] == ["0", "1", "2"] * 2
     assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"0,1,2"}
 
 
-def test_gpus_of_an_allocation_that_are_not_the_first(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_gpus_of_an_allocation_that_are_not_the_first(jobs: Jobs) -> None:
     """Another job has the first two GPUs of each node: ours are 2 and 3."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     other = jobs.login.popen(["srun", "-N2", "-n2", "-w", "node[1-2]", "--gres=gpu:2", "sleep", "1000"])
-    wait_until("the other job", lambda: any("RUNNING" in job for job in slurm_cluster.slurm_jobs()), 30)
-    with gpus(slurm_cluster.nodes):
+    wait_until("the other job", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 30)
+    with gpus(jobs.testbed.nodes):
         looks = in_allocation(jobs, ["-N2", "-w", "node[1-2]", "--gres=gpu:2"])
     assert hosts(looks) == ["node1", "node1", "node2", "node2"]
     assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"2,3"}
@@ -66,16 +68,14 @@ def test_gpus_of_an_allocation_that_are_not_the_first(slurm_cluster: Testbed, sh
     other.wait(30)
 
 
-def test_filters_inside_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
-    with gpus(slurm_cluster.nodes):
+def test_filters_inside_an_allocation(jobs: Jobs) -> None:
+    with gpus(jobs.testbed.nodes):
         looks = in_allocation(jobs, ["-N4", "--gres=gpu:2"], "--include", "node2@node4:1")
     assert rows(looks) == table("node2 0 0 0 3 2 0,1\n node2 1 1 0 3 2 0,1\n node4 2 0 1 3 1 1")
 
 
-def test_the_name_of_a_job_in_lists(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_the_name_of_a_job_in_lists(jobs: Jobs) -> None:
     """In an allocation of the user the step has it, elsewhere the allocation too."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     lists = "squeue --noheader --format 'job %j'; squeue --steps --noheader --format 'step %j'"
     script = jobs.write("lists.py", f"import subprocess\nsubprocess.run(['sh', '-c', {lists!r}], check=True)")
     command = bireme("run", "--job_name", "llama", "--output", "raw", str(script))
@@ -85,9 +85,8 @@ def test_the_name_of_a_job_in_lists(slurm_cluster: Testbed, shared_dir: Path) ->
     assert "step llama" in done.stdout and "job llama-" in done.stdout, done
 
 
-def test_named_hosts_win(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_named_hosts_win(jobs: Jobs) -> None:
     """``--hosts`` names fewer nodes than the allocation has; by ssh too."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     for launcher in ("auto", "ssh"):
         looks = in_allocation(jobs, ["-N3"], "--hosts", "node3:2", "--launcher", launcher)
         assert hosts(looks) == ["node3", "node3"]
@@ -103,19 +102,18 @@ def test_other_launchers_inside_an_allocation(
     assert hosts(looks) == ["node1", "node1", "node2", "node2"]
 
 
-def test_sbatch(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_sbatch(jobs: Jobs) -> None:
     """The command runs on the allocation's first node, which is one of its own."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     command = shlex.join(bireme("run", "--num_gpus", "2", jobs.write("look.py", LOOK)))
-    script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{command}\necho code $?\n")
-    words = ["sbatch", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir), str(script)]
+    script = jobs.write("job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{command}\necho code $?\n")
+    words = ["sbatch", "-N3", "--output", f"{jobs.shared}/job.out", "--chdir", str(jobs.shared), str(script)]
     jobs.login.run(words)
-    wait_until("its end", lambda: not slurm_cluster.slurm_jobs(), 200)  # --wait would look ever less often
-    said = (shared_dir / "job.out").read_text()
+    wait_until("its end", lambda: not jobs.testbed.slurm_jobs(), 200)  # --wait would look ever less often
+    said = (jobs.shared / "job.out").read_text()
     assert "code 0" in said, said
     looks = jobs.looked(subprocess.CompletedProcess((), 0))
     assert hosts(looks) == ["node1", "node1", "node2", "node2", "node3", "node3"]
-    assert looks[0]["environ"]["MASTER_ADDR"] == slurm_cluster["node1"].ip
+    assert looks[0]["environ"]["MASTER_ADDR"] == jobs.testbed["node1"].ip
 
 
 def in_batch(jobs: Jobs, options: list[str], command: list[str]) -> str:
@@ -128,16 +126,13 @@ def in_batch(jobs: Jobs, options: list[str], command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("tasks", [("-N2", "-n4"), ("-N2", "--ntasks-per-node=1"), ("-N1", "-n2")], ids=" ".join)
-def test_the_same_ranks_under_sbatch_and_salloc(
-    slurm_cluster: Testbed, shared_dir: Path, tasks: tuple[str, ...]
-) -> None:
+def test_the_same_ranks_under_sbatch_and_salloc(jobs: Jobs, tasks: tuple[str, ...]) -> None:
     """The shell of salloc is on the login host, and cannot see what the nodes have; that of sbatch is on a node."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     interactive = in_allocation(jobs, list(tasks))
-    for old in shared_dir.glob("[0-9]*.json"):
+    for old in jobs.shared.glob("[0-9]*.json"):
         old.unlink()
-    wait_until("the end of the allocation", lambda: not slurm_cluster.slurm_jobs(), 200)  # else others are chosen
-    said = in_batch(jobs, list(tasks), bireme("run", str(shared_dir / "look.py")))
+    wait_until("the end of the allocation", lambda: not jobs.testbed.slurm_jobs(), 200)  # else others are chosen
+    said = in_batch(jobs, list(tasks), bireme("run", str(jobs.shared / "look.py")))
     assert "code 0" in said, said
     batch = jobs.looked(subprocess.CompletedProcess((), 0))
     # Without the devices: slots that are declared are named there even where no device is found.
@@ -148,21 +143,19 @@ def test_the_same_ranks_under_sbatch_and_salloc(
         assert f"its {count} tasks are the slots" in interactive.done.stderr and f"its {count} tasks are" in said
 
 
-def test_native_ranks_of_tasks_by_another_python(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_native_ranks_of_tasks_by_another_python(jobs: Jobs) -> None:
     """The tasks are the ranks also where no node is asked what it has; ``--python`` runs these ranks too."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
-    (python := shared_dir / "python").symlink_to(sys.executable)
+    (python := jobs.shared / "python").symlink_to(sys.executable)
     program = jobs.write("by.py", "import os, sys\nos.write(1, (sys.executable + '\\n').encode())")
     for options, count in (((), 4), (("--num_gpus", "1"), 2)):
         words = bireme("run", "--native_ranks", "--python", str(python), *options, str(program))
-        done = jobs.login.run(["salloc", "--quiet", "-N2", "-n4", *words], cwd=str(shared_dir))
+        done = jobs.login.run(["salloc", "--quiet", "-N2", "-n4", *words], cwd=str(jobs.shared))
         assert done.stdout.splitlines() == [str(python)] * count, done.stderr
 
 
-def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_salloc_with_gpus_and_tasks(jobs: Jobs) -> None:
     """The nodes show devices, which count, and not the tasks."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
-    with gpus(slurm_cluster.nodes):
+    with gpus(jobs.testbed.nodes):
         looks = in_allocation(jobs, ["-N2", "-n2", "--overcommit", "--ntasks-per-node=2", "--gres=gpu:3"])
     assert hosts(looks) == ["node1"] * 3 + ["node2"] * 3
 
@@ -171,9 +164,8 @@ def test_salloc_with_gpus_and_tasks(slurm_cluster: Testbed, shared_dir: Path) ->
 
 
 @pytest.mark.parametrize("who", ["salloc", "the command too"])
-def test_killed_before_an_agent_tells_its_allocation(slurm_cluster: Testbed, shared_dir: Path, who: str) -> None:
+def test_killed_before_an_agent_tells_its_allocation(jobs: Jobs, who: str) -> None:
     """What was granted to a salloc that is dead is given back, by the name that we have given it."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     with far(jobs.testbed["login"], 200):
         process = jobs.start("--no_python", "sleep", "1000")
         wait_until("our allocation", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 30)
@@ -188,9 +180,8 @@ def test_killed_before_an_agent_tells_its_allocation(slurm_cluster: Testbed, sha
 # -- a command that srun starts once for each task -------------------------------------------------
 
 
-def test_srun_starts_it_several_times(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_srun_starts_it_several_times(jobs: Jobs) -> None:
     """Each task would run the whole job: none does, and one of them says what to type."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     look = jobs.write("look.py", LOOK)
     command = [
         "salloc",
@@ -202,51 +193,47 @@ def test_srun_starts_it_several_times(slurm_cluster: Testbed, shared_dir: Path) 
         "--overcommit",
         *bireme("run", "--num_gpus", "2", look),
     ]
-    done = jobs.login.run(list(map(str, command)), cwd=str(shared_dir), check=False)
+    done = jobs.login.run(list(map(str, command)), cwd=str(jobs.shared), check=False)
     assert done.returncode == 2
     assert done.stderr.count("srun has started this command 3 times") == 1, done.stderr
     assert f"type it without srun: bireme run --num_gpus 2 {look}" in done.stderr
-    assert not list(shared_dir.glob("*.json"))
+    assert not list(jobs.shared.glob("*.json"))
 
 
-def test_srun_in_a_batch_script(slurm_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+def test_srun_in_a_batch_script(jobs: Jobs) -> None:
     said = in_batch(jobs, ["-N2"], ["srun", *bireme("run", str(jobs.write("look.py", LOOK)))])
     assert said.count("srun has started this command 2 times") == 1 and "code 2" in said, said
-    assert not list(shared_dir.glob("*.json"))
+    assert not list(jobs.shared.glob("*.json"))
 
 
-def test_srun_starts_it_once(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_srun_starts_it_once(jobs: Jobs) -> None:
     """On a node of the allocation, in a step of one task; its agents are tasks of a step of their own."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     look = jobs.write("look.py", LOOK)
     command = ["salloc", "--quiet", "-N2", "srun", "-N1", "-n1", *bireme("run", "--num_gpus", "2", str(look))]
-    done = jobs.login.run(command, cwd=str(shared_dir), check=False)
+    done = jobs.login.run(command, cwd=str(jobs.shared), check=False)
     assert done.returncode == 0, done.stderr
     assert hosts(jobs.looked(done)) == ["node1", "node1", "node2", "node2"]
 
 
-def test_srun_starts_a_job_on_each_node(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_srun_starts_a_job_on_each_node(jobs: Jobs) -> None:
     """That is what ``--hosts localhost`` asks for."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
     say = jobs.write("say.py", "import os\nopen('on-' + os.uname().nodename, 'w').write(os.environ['WORLD_SIZE'])\n")
     words = ("run", "--hosts", "localhost:2", str(say))
     done = jobs.login.run(
-        ["salloc", "--quiet", "-N2", "srun", "-N2", "-n2", *bireme(*words)], cwd=str(shared_dir), check=False
+        ["salloc", "--quiet", "-N2", "srun", "-N2", "-n2", *bireme(*words)], cwd=str(jobs.shared), check=False
     )
     assert done.returncode == 0, done.stderr
-    assert {path.name: path.read_text() for path in shared_dir.glob("on-*")} == {"on-node1": "2", "on-node2": "2"}
+    assert {path.name: path.read_text() for path in jobs.shared.glob("on-*")} == {"on-node1": "2", "on-node2": "2"}
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_srun_starts_a_part_on_each_node(slurm_cluster: Testbed, shared_dir: Path) -> None:
+def test_srun_starts_a_part_on_each_node(jobs: Jobs) -> None:
     """The usual line of batch scripts, ``srun torchrun --nnodes N --rdzv_endpoint A:P``, with one word changed."""
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
-    meet = ("--rdzv_id", "7", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{slurm_cluster['node1'].ip}:29511")
+    meet = ("--rdzv_id", "7", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{jobs.testbed['node1'].ip}:29511")
     look = str(jobs.write("look.py", LOOK))
     command = ["srun", "-N2", "-n2", *bireme("run", "--nnodes", "2", "--nproc_per_node", "2", *meet, look)]
-    done = jobs.login.run(["salloc", "--quiet", "-N2", *command], cwd=str(shared_dir), check=False)
+    done = jobs.login.run(["salloc", "--quiet", "-N2", *command], cwd=str(jobs.shared), check=False)
     assert done.returncode == 0, done.stderr
     looks = jobs.looked(done)
     assert sorted(hosts(looks)) == ["node1", "node1", "node2", "node2"]
@@ -254,16 +241,17 @@ def test_srun_starts_a_part_on_each_node(slurm_cluster: Testbed, shared_dir: Pat
 
 
 @pytest.mark.slow
-def test_scancel_stops_everything(slurm_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(slurm_cluster, "slurm", shared_dir)
+def test_scancel_stops_everything(jobs: Jobs) -> None:
     wait = jobs.write("wait.py", "import os, time\nopen('up-' + os.environ['RANK'], 'w')\ntime.sleep(1000)\n")
-    script = jobs.write("job.sh", f"#!/bin/sh\ncd {shared_dir}\n{shlex.join(bireme('run', '--num_gpus', '2', wait))}\n")
-    words = ["sbatch", "--parsable", "-N3", "--output", f"{shared_dir}/job.out", "--chdir", str(shared_dir)]
+    script = jobs.write(
+        "job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{shlex.join(bireme('run', '--num_gpus', '2', wait))}\n"
+    )
+    words = ["sbatch", "--parsable", "-N3", "--output", f"{jobs.shared}/job.out", "--chdir", str(jobs.shared)]
     number = jobs.login.run([*words, str(script)]).stdout.strip()
-    wait_until("the ranks", lambda: len(list(shared_dir.glob("up-*"))) == 6, 30)
+    wait_until("the ranks", lambda: len(list(jobs.shared.glob("up-*"))) == 6, 30)
     jobs.login.run(["scancel", number])
-    wait_until("the job to go", lambda: not slurm_cluster.slurm_jobs(), 30)
-    left = slurm_cluster.strays(30)
+    wait_until("the job to go", lambda: not jobs.testbed.slurm_jobs(), 30)
+    left = jobs.testbed.strays(30)
     assert not any(left.values()), left
 
 

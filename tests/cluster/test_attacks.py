@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cluster.basics import PATH, children, read, wait_until
-from tests.cluster.test_world import PROGRAM_OF, Jobs, backends
+from tests.cluster.jobs import PROGRAM_OF, Jobs, backends
 from tests.conftest import PROGRAMS, read_lines
 
 RELAY = PROGRAMS / "relay.py"
@@ -59,9 +59,8 @@ SAYS = "import sys; print(sys.argv[1], flush=True)"
 
 
 @pytest.mark.parametrize("backend", backends("pdsh", "openmpi"))
-def test_relay_that_reads_and_writes(request: pytest.FixtureRequest, backend: str) -> None:
+def test_relay_that_reads_and_writes(jobs: Jobs) -> None:
     """It sees no exported value, no argument and no output, and what it would change it does not find."""
-    jobs = Jobs.on(request, backend)
     secret = secrets.token_hex(16)
     jobs.write(".bireme_env", f"EXPORTED_WORD={secret}\n")
     environ = in_the_way(jobs, log=str(jobs.shared / "log"), replace=('"real"', '"evil"'))

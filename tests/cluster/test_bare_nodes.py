@@ -20,9 +20,9 @@ import pytest
 from tests import needs
 from tests.cluster.basics import PATH, outermost, put, read, signal_all, wait_until
 from tests.cluster.host import Host
+from tests.cluster.jobs import Jobs
 from tests.cluster.test_losses import command_of, engine_of
 from tests.cluster.test_unfit import refused
-from tests.cluster.test_world import Jobs
 from tests.conftest import read_lines
 
 SHELLS = ("dash", "zsh", "fish", "tcsh")
@@ -57,9 +57,8 @@ def login(host: Host, shell: str = "/bin/bash", folder: str = "") -> Iterator[No
 
 
 @pytest.mark.parametrize("backend", ["ssh", "pdsh", "mpich"])
-def test_login_shells(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
+def test_login_shells(jobs: Jobs, home: Path) -> None:
     """Another on each node, with start-up files that print."""
-    jobs = Jobs.on(request, backend)
     shells = {f"node{number + 1}": needs.program(name, path=PATH) for number, name in enumerate(SHELLS)}
     for name, text in START_UP.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,9 +82,8 @@ def test_open_mpi_and_the_c_shell(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.slow
-def test_start_up_file_that_waits_for_input(request: pytest.FixtureRequest, home: Path) -> None:
+def test_start_up_file_that_waits_for_input(jobs: Jobs, home: Path) -> None:
     """It would get what the command sends, but that sends nothing before the agent has greeted."""
-    jobs = Jobs.on(request, "ssh")
     (home / ".bashrc").write_text('[ "$(hostname)" != node2 ] || { echo "go on?"; read answer; }\n')
     assert refused(jobs, hosts="node[1-2]:1", within=60)["node2"] == [
         "no answer within 30 s",
@@ -98,9 +96,8 @@ PLANTED = ["others may have planted or can change the Python there: ", "if it is
 
 
 @pytest.mark.parametrize("backend", ["ssh", "pdsh", "mpich"])
-def test_a_planted_python_is_not_run(request: pytest.FixtureRequest, backend: str) -> None:
+def test_a_planted_python_is_not_run(jobs: Jobs) -> None:
     """At the path of the command's own, in a folder that anybody can write to; the one that is named is run."""
-    jobs = Jobs.on(request, backend)
     there, planted = os.path.dirname(sys.executable), f"{jobs.testbed['node2'].dir}/bin"
     os.makedirs(planted, exist_ok=True)
     os.chmod(planted, 0o777)
@@ -125,9 +122,8 @@ TRAP = "import os\nopen({path!r}, 'a').write(os.environ.get('RANK', 'agent') + '
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_python_variables_of_the_node(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
+def test_python_variables_of_the_node(jobs: Jobs, home: Path) -> None:
     """Ranks may obey them; an agent does not."""
-    jobs = Jobs.on(request, backend)
     caught = jobs.shared / "caught"
     (jobs.shared / "traps").mkdir()
     for name in ("json", "struct", "socket", "marshal", "zlib", "sitecustomize"):
@@ -162,8 +158,7 @@ def remounted(host: Host, path: str, options: str, back: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backend", ["ssh", "pdsh"])
-def test_homes_and_temporary_folders(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_homes_and_temporary_folders(jobs: Jobs) -> None:
     hosts = jobs.testbed
     with ExitStack() as stack:
         stack.enter_context(mounted(hosts["node1"], hosts.home, "ro"))
@@ -175,9 +170,8 @@ def test_homes_and_temporary_folders(request: pytest.FixtureRequest, backend: st
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_python_without_its_extensions(request: pytest.FixtureRequest, backend: str) -> None:
+def test_python_without_its_extensions(jobs: Jobs) -> None:
     """Without ssl the channel is not encrypted (ssh does that); without ctypes no agent can run."""
-    jobs = Jobs.on(request, backend)
     with ExitStack() as stack:
         for name, module in (("node1", _ssl), ("node2", _ctypes)):
             assert module.__file__ is not None
@@ -189,8 +183,7 @@ def test_python_without_its_extensions(request: pytest.FixtureRequest, backend: 
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_nothing_is_left_on_the_disk(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_nothing_is_left_on_the_disk(jobs: Jobs, home: Path) -> None:
     find = f"find /tmp /run /dev/shm -xdev ! -path '/run/user*' ! -name '*.log'; find {home}"
     before = jobs.testbed["node1"].run(find).stdout
     jobs.look(hosts="node[1-2]:1", env={"XDG_CACHE_HOME": str(jobs.shared)})  # of the command, in the shared home
@@ -226,9 +219,8 @@ def strike(jobs: Jobs, victim: str, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_anything_dies_while_the_code_is_sent(request: pytest.FixtureRequest, backend: str) -> None:
+def test_anything_dies_while_the_code_is_sent(jobs: Jobs) -> None:
     """At random moments between the start of the command and the first rank."""
-    jobs = Jobs.on(request, backend)
     jobs.shared.joinpath("wait.py").write_text("print('ready', flush=True)\nimport time\ntime.sleep(600)\n")
     options = ("--heartbeat", HEARTBEAT, "--grace", "0.5", "wait.py")
     random = Random(7)

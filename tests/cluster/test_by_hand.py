@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.cluster.jobs import GOLDEN, LOOK, UNEVEN, Jobs, rows, table
 from tests.cluster.test_rendezvous import MEET, met
-from tests.cluster.test_world import GOLDEN, LOOK, UNEVEN, Jobs, rows, table
-from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, read_lines
 
 pytestmark = pytest.mark.installed
@@ -50,9 +48,8 @@ WAYS = {"no_ssh": by_hand, "agent": by_agent}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_world(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    for node in ssh_cluster.nodes:
+def test_one_world(jobs: Jobs, way: str) -> None:
+    for node in jobs.testbed.nodes:
         node.kill_sshd()
     processes = start_on_each(jobs, WAYS[way](jobs, jobs.write("look.py", LOOK)))
     for process in processes:
@@ -63,8 +60,7 @@ def test_one_world(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ranks_meet(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_ranks_meet(jobs: Jobs, way: str) -> None:
     processes = start_on_each(jobs, WAYS[way](jobs, "--output", "prefix", jobs.write("meet.py", MEET), "job"))
     lines: list[str] = []
     for process in processes:
@@ -74,12 +70,11 @@ def test_ranks_meet(ssh_cluster: Testbed, shared_dir: Path, way: str) -> None:
     lines.sort(key=lambda line: line.partition("]")[0])
     hosts = ("node1", "node1", "node2", "node2", "node2", "node3")
     address, _ = met(lines, "job", hosts)
-    assert address in (ssh_cluster["node1"].ip, "node1")
+    assert address in (jobs.testbed["node1"].ip, "node1")
 
 
-def test_exit_code_is_the_nodes_own(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_exit_code_is_the_nodes_own(jobs: Jobs) -> None:
     """Nobody but its own ranks is stopped by a failure: there is no channel to the others."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     program = jobs.write(
         "some.py",
         "import os, sys, time\nprint('ready', flush=True)\n"
@@ -102,11 +97,10 @@ def test_exit_code_is_the_nodes_own(ssh_cluster: Testbed, shared_dir: Path) -> N
         (("--node_rank", "1"), "--no_ssh"),
     ],
 )
-def test_refused(ssh_cluster: Testbed, shared_dir: Path, words: tuple[str, ...], said: str) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_refused(jobs: Jobs, words: tuple[str, ...], said: str) -> None:
     hostfile = jobs.write("hostfile", UNEVEN)
     program = jobs.write("look.py", LOOK)
-    done = ssh_cluster["node1"].run(bireme("run", "--hostfile", hostfile, *words, program), check=False)
+    done = jobs.testbed["node1"].run(bireme("run", "--hostfile", hostfile, *words, program), check=False)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
-    assert not list(shared_dir.glob("*.json"))
+    assert not list(jobs.shared.glob("*.json"))

@@ -8,15 +8,14 @@ import subprocess
 import sys
 import time
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.basics import signal_all, wait_until
+from tests.cluster.jobs import Jobs
 from tests.cluster.test_latency import FAIL
 from tests.cluster.test_losses import end, found
 from tests.cluster.test_manners import halted
-from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import CLOCKS, HAVE_CLOCKS, Testbed
 from tests.conftest import read_lines
 
@@ -42,18 +41,17 @@ def test_hosts_have_clocks_of_their_own(ssh_cluster: Testbed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(permutations(range(3), 2)))
-def test_first_failure_whatever_the_clocks(ssh_cluster: Testbed, shared_dir: Path, first: int, second: int) -> None:
+def test_first_failure_whatever_the_clocks(jobs: Jobs, first: int, second: int) -> None:
     """Half a second later a rank on another node fails, whose clock may be hours behind or ahead.
 
     The command hears of both at once: it is halted meanwhile.
     """
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     process = jobs.start(jobs.write("fail.py", FAIL), str(first), str(second), hosts=HOSTS)
     read_lines(process, 2, "ready")
     jobs.login.kill(process, signal.SIGSTOP)
     wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 30)
-    (shared_dir / "go").touch()
-    dead = [ssh_cluster[f"node{rank + 1}"] for rank in (first, second)]
+    (jobs.shared / "go").touch()
+    dead = [jobs.testbed[f"node{rank + 1}"] for rank in (first, second)]
     wait_until("both to fail", lambda: not any(found(node, "fail.py") for node in dead), 30)
     os.kill(process.pid, signal.SIGCONT)
     text = end(jobs, process, 3)
@@ -81,33 +79,32 @@ os._exit(7)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blamed", ["the node", "the rank"])
-def test_the_commands_clock_steps(ssh_cluster: Testbed, shared_dir: Path, blamed: str) -> None:
+def test_the_commands_clock_steps(jobs: Jobs, blamed: str) -> None:
     """As when its virtual machine is resumed: by many heartbeats. Nobody is missed, and what was first is still known.
 
     Afterwards a node falls silent and another's rank fails, or the other way round. That other node is farther away
     then than it was before the step: a round trip that is shorter than all before would tell its clock anyway.
     """
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    node1, node2 = ssh_cluster["node1"], ssh_cluster["node2"]
+    node1, node2 = jobs.testbed["node1"], jobs.testbed["node2"]
     words = ("run", "--heartbeat", str(HEARTBEAT), "--hosts", HOSTS, str(jobs.write("waits.py", WAITS)))
     command = [sys.executable, str(jobs.write("steps.py", STEPS)), "stepped", str(10 * HEARTBEAT), *words]
-    process = jobs.login.popen(command, cwd=str(shared_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     read_lines(process, 3, "ready")
     node1.delay(20)
-    (shared_dir / "stepped").touch()
+    (jobs.shared / "stepped").touch()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5 * HEARTBEAT)  # this time itself is what is tested
     if blamed == "the node":
         node2.freeze()
         time.sleep(0.1 * HEARTBEAT)
-        (shared_dir / "fail0").touch()
+        (jobs.shared / "fail0").touch()
         wait_until("the rank to fail", lambda: not found(node1, "waits.py"), 30)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 75 and b"agent lost on node2" in err, err
     else:
         jobs.login.kill(process, signal.SIGSTOP)
         wait_until("nsenter, which halts with its child", lambda: halted(process.pid), 30)
-        (shared_dir / "fail0").touch()
+        (jobs.shared / "fail0").touch()
         wait_until("the rank to fail", lambda: not found(node1, "waits.py"), 30)
         time.sleep(0.5)  # a node that is gone is dated 0.25 s before its channel ends
         signal_all(node2.agents(), signal.SIGKILL)
@@ -118,10 +115,9 @@ def test_the_commands_clock_steps(ssh_cluster: Testbed, shared_dir: Path, blamed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["freeze", "cut"])
-def test_how_soon_a_node_is_missed(ssh_cluster: Testbed, shared_dir: Path, fault: str) -> None:
+def test_how_soon_a_node_is_missed(jobs: Jobs, fault: str) -> None:
     """Within 1.25 heartbeats, and so does a node that is cut off miss the command; a busy machine has some more."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    node2 = ssh_cluster["node2"]
+    node2 = jobs.testbed["node2"]
     words = ("--heartbeat", HEARTBEAT, "--grace", "0.5", jobs.write("waits.py", WAITS))
     process = jobs.start(*words, hosts=HOSTS)
     read_lines(process, 3, "ready")

@@ -16,8 +16,8 @@ import pytest
 from tests import needs
 from tests.cluster.basics import outermost, wait_until
 from tests.cluster.host import Host
+from tests.cluster.jobs import Jobs, gpus
 from tests.cluster.test_losses import command_of, found, guards
-from tests.cluster.test_world import Jobs, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, guards_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import signal_all, wait_until
+from tests.cluster.jobs import Jobs, backends
 from tests.cluster.test_ship import seen_by
-from tests.cluster.test_world import Jobs, backends
 from tests.conftest import read_lines
 
 WORK = "/tmp/work"  # of each host alone, as its whole /tmp

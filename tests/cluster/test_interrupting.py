@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.cluster.basics import PATH, wait_until
-from tests.cluster.test_world import Jobs, backends, far
+from tests.cluster.jobs import Jobs, backends, far
 from tests.conftest import PROGRAMS, TIMES, bireme, bireme_begun, read_lines
 
 SCENE = PROGRAMS / "scene.py"
@@ -63,12 +63,11 @@ PATIENT = "ConnectTimeout=1000"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: str) -> None:
+def test_while_hosts_are_being_reached(jobs: Jobs, backend: str) -> None:
     """One host is a black hole, the others' agents are there and wait (Open MPI's daemons wait for each other).
 
     Its ``ssh`` would try for longer than this test waits: the first of two bounds counts for it.
     """
-    jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     (jobs.shared / "bin").mkdir()
     patient = jobs.write("bin/ssh", f'#!/bin/sh\nexec {shutil.which("ssh", path=PATH)} -o {PATIENT} "$@"\n')
@@ -103,9 +102,8 @@ def test_while_the_allocation_is_waited_for(request: pytest.FixtureRequest) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
-def test_half_started(request: pytest.FixtureRequest, backend: str) -> None:
+def test_half_started(jobs: Jobs) -> None:
     """The ranks of near nodes run; what the far node was told is still on its way."""
-    jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node2"], 200):
         process = start(jobs, "--no_python", "sh", "-c", "echo ready; exec sleep 1000")  # as below
         lines = read_lines(process, 1, "ready")
@@ -116,13 +114,12 @@ def test_half_started(request: pytest.FixtureRequest, backend: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends())
-def test_at_any_moment_of_the_start(request: pytest.FixtureRequest, backend: str) -> None:
+def test_at_any_moment_of_the_start(jobs: Jobs, backend: str) -> None:
     """At some moments between the command's first statement and the last rank's, whatever they happen to hit.
 
     Each at random in a stretch of its own. The ranks are no Python programs: one in a thousand interpreters that begin
     forgets a Ctrl+C, since what is raised in a callback of its import system is only printed.
     """
-    jobs = Jobs.on(request, backend)
     begin = time.monotonic()
     process = start(jobs, hosts=HOSTS)
     read_lines(process, 3, "ready")
@@ -157,9 +154,8 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
-def test_twice(request: pytest.FixtureRequest, backend: str) -> None:
+def test_twice(jobs: Jobs) -> None:
     """The first one reaches every rank as SIGINT, the second ends the grace time."""
-    jobs = Jobs.on(request, backend)
     process = start(jobs, jobs.write("stubborn.py", STUBBORN))
     read_lines(process, 6, "ready")
     press_ctrl_c(jobs, process)
@@ -171,8 +167,7 @@ def test_twice(request: pytest.FixtureRequest, backend: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("pdsh", "mpich"))
-def test_twice_while_hosts_are_being_reached(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_twice_while_hosts_are_being_reached(jobs: Jobs) -> None:
     jobs.testbed["node2"].blackhole()
     process = start(jobs)
     wait_until("connections", lambda: jobs.testbed["node1"].strays(), 30)
@@ -193,9 +188,8 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_ranks_may_save_what_they_have(request: pytest.FixtureRequest, backend: str) -> None:
+def test_ranks_may_save_what_they_have(jobs: Jobs) -> None:
     """What they say while they end is seen, and the code is 130 all the same."""
-    jobs = Jobs.on(request, backend)
     process = start(jobs, jobs.write("saves.py", SAVES), hosts=HOSTS)
     read_lines(process, 3, "ready")
     press_ctrl_c(jobs, process)

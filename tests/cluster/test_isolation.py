@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bireme import isolated
-from tests.cluster.test_world import Jobs, backends
+from tests.cluster.jobs import Jobs, backends
 from tests.run.test_isolated import RANK
 from tests.traps import Traps
 

@@ -16,7 +16,7 @@ import pytest
 from tests import needs
 from tests.cluster.basics import read, wait_until
 from tests.cluster.conftest import REPOSITORY
-from tests.cluster.test_world import Jobs
+from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed, unavailable
 from tests.conftest import bireme
 
@@ -95,9 +95,8 @@ def in_the_order_of_ranks(out: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_so_many_connect_at_a_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_so_many_connect_at_a_time(jobs: Jobs) -> None:
     """And the others as those have been heard, and one world comes of all."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     hosts = MOST + 8
     process = jobs.start(*TELL, hosts=f"fake[1-{hosts}]:1", env=with_its_ssh(jobs))
     wait_until("the first of them", lambda: reached(jobs) >= MOST, 60)
@@ -115,15 +114,14 @@ OPEN_FILES = 'echo "$(ulimit -Sn), $(ulimit -Hn)"'
 
 
 @pytest.mark.parametrize("hard", [4096, 128])
-def test_limit_of_open_files(ssh_cluster: Testbed, shared_dir: Path, hard: int) -> None:
+def test_limit_of_open_files(jobs: Jobs, hard: int) -> None:
     """A low soft limit is raised, for us alone; a hard one is said, before anything is started."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     command = bireme("run", "--launcher", "ssh", "--hosts", "fake[1-24]:1", "--no_python", "sh", "-c", OPEN_FILES)
     limited = ["sh", "-c", f'ulimit -Sn 64; ulimit -Hn {hard}; exec "$@"', "sh", *command]
     environ = with_its_ssh(jobs)
     with gate_open(jobs):
         process = jobs.login.popen(
-            limited, cwd=str(shared_dir), env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            limited, cwd=str(jobs.shared), env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         out, err = process.communicate(timeout=60)
     if hard == 128:

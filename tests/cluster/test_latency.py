@@ -6,18 +6,17 @@ import time
 
 import pytest
 
+from tests.cluster.jobs import GOLDEN, LOOK, UNEVEN, Jobs, far, rows, table
 from tests.cluster.test_rendezvous import MEET, met
 from tests.cluster.test_streams import HOST_OF, WRITER, by_rank, expected
-from tests.cluster.test_world import GOLDEN, LOOK, UNEVEN, Jobs, far, rows, table
 
 DELAY = 50  # ms each way
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "name"), [("ssh", "node3"), ("openmpi", "node1")])
-def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str, name: str) -> None:
+def test_changes_nothing_but_time(jobs: Jobs, name: str) -> None:
     """Not for node 0 either, whose address and port are tried from the others."""
-    jobs = Jobs.on(request, backend)
     with far(jobs.testbed[name], DELAY):
         done = jobs.run(jobs.write("both.py", f"{LOOK}\n{MEET}"), "job", hosts=UNEVEN)
         assert done.returncode == 0, done.stderr
@@ -31,9 +30,8 @@ def test_changes_nothing_but_time(request: pytest.FixtureRequest, backend: str, 
 
 
 @pytest.mark.slow
-def test_no_heartbeat_is_missed(request: pytest.FixtureRequest) -> None:
+def test_no_heartbeat_is_missed(jobs: Jobs) -> None:
     """On a far node, for some lengths of the bound."""
-    jobs = Jobs.on(request, "ssh")
     heartbeat = 4.0
     with far(jobs.testbed["node2"], DELAY):
         begin = time.monotonic()
@@ -67,7 +65,7 @@ time.sleep(1000)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "backend"), [(5, "ssh"), (0, "ssh"), (5, "openmpi")])
-def test_first_failure_wins_over_first_heard(request: pytest.FixtureRequest, backend: str, first: int) -> None:
+def test_first_failure_wins_over_first_heard(jobs: Jobs, first: int) -> None:
     """The far node's rank fails 500 ms before the near one's, which is heard 500 ms sooner; and the other way round.
 
     A busy machine may take some of these milliseconds to notice either end. The node is near while it starts, so that
@@ -75,7 +73,6 @@ def test_first_failure_wins_over_first_heard(request: pytest.FixtureRequest, bac
     """
     from tests.conftest import read_lines
 
-    jobs = Jobs.on(request, backend)
     process = jobs.start("--grace", "5", jobs.write("fail.py", FAIL), str(first), str(5 - first))
     read_lines(process, 5, "ready")
     with far(jobs.testbed["node3"], 1000):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from bireme.backends import base
 from bireme.cluster.node_answers import advice
-from tests.cluster.test_world import Jobs
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import Jobs
 
 NOLOGIN = shutil.which("nologin", path="/usr/sbin:/sbin")
 
@@ -34,11 +32,11 @@ def test_a_shell_that_runs_no_commands():
     ],
     ids=["nologin", "silent"],
 )
-def test_a_node_whose_login_shell_runs_nothing(ssh_cluster: Testbed, shared_dir: Path, shell: str, says: str) -> None:
-    node, jobs = ssh_cluster["node2"], Jobs(ssh_cluster, "ssh", shared_dir)
+def test_a_node_whose_login_shell_runs_nothing(jobs: Jobs, shell: str, says: str) -> None:
+    node, jobs = jobs.testbed["node2"], jobs
     path = jobs.write("shell", f"#!/bin/sh\n{shell}\n")
     path.chmod(0o755)
-    change = f"s#^\\({ssh_cluster.user}:.*:\\)[^:]*$#\\1{path}#"
+    change = f"s#^\\({jobs.testbed.user}:.*:\\)[^:]*$#\\1{path}#"
     node.run(f"sed '{change}' /etc/passwd > /run/passwd && mount --bind /run/passwd /etc/passwd", root=True)
     try:
         done = jobs.run(jobs.write("hello.py", "print(1)"), hosts="node1:1,node2:1")

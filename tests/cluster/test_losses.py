@@ -15,9 +15,9 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.basics import children, outermost, wait_until
 from tests.cluster.host import Host
+from tests.cluster.jobs import PROGRAM_OF, Jobs, backends, far
 from tests.cluster.test_manners import halted
 from tests.cluster.test_scenes import cases
-from tests.cluster.test_world import PROGRAM_OF, Jobs, backends, far
 from tests.conftest import PROGRAMS, guards_of, read_lines
 
 SCENE = PROGRAMS / "scene.py"
@@ -81,9 +81,8 @@ def engine_of(jobs: Jobs) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "exec", "openmpi", "mpich", "slurm"))
-def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+def test_engine_is_killed(jobs: Jobs, backend: str) -> None:
     """Over ssh the session of one node, else the one command of all agents (but pdsh leaves its sessions)."""
-    jobs = Jobs.on(request, backend)
     process = start(jobs)
     os.kill(engine_of(jobs), signal.SIGKILL)
     text = end(jobs, process, 75)
@@ -92,8 +91,7 @@ def test_engine_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["watcher", "guardian"])
-def test_guardian_on_a_node_is_killed(request: pytest.FixtureRequest, which: str) -> None:
-    jobs = Jobs.on(request, "ssh")
+def test_guardian_on_a_node_is_killed(jobs: Jobs, which: str) -> None:
     process = start(jobs)
     os.kill(guards(agent_of(jobs.testbed["node2"]))[which], signal.SIGKILL)
     assert "agent lost on node2" in end(jobs, process, 75)
@@ -104,9 +102,8 @@ THREE = ("agent", "watcher", "guardian")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("several", [*combinations(THREE, 2), THREE], ids=" and ".join)
-def test_several_of_a_node_are_killed_at_once(request: pytest.FixtureRequest, several: tuple[str, ...]) -> None:
+def test_several_of_a_node_are_killed_at_once(jobs: Jobs, several: tuple[str, ...]) -> None:
     """Halted before, none can do anything about another's end; after all three only the kernel ends the ranks."""
-    jobs = Jobs.on(request, "ssh")
     jobs.testbed["node2"].run("rm -rf /tmp/bireme-*")  # from tests that cut a node's power
     process = start(jobs, "grandchild" if len(several) == 2 else "wait")
     agent = agent_of(jobs.testbed["node2"])
@@ -124,8 +121,7 @@ def test_several_of_a_node_are_killed_at_once(request: pytest.FixtureRequest, se
 @pytest.mark.parametrize(
     ("which", "backend"), [("watcher", "ssh"), ("guardian", "ssh"), ("watcher", "openmpi"), ("guardian", "slurm")]
 )
-def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backend: str, which: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_guardian_of_the_engine_is_killed(jobs: Jobs, backend: str, which: str) -> None:
     process = start(jobs)
     os.kill(guards(command_of(process))[which], signal.SIGKILL)
     assert f"the guardian of the launcher {ways.instead_of(backend)} (pid " in end(jobs, process, 75)
@@ -144,9 +140,8 @@ def test_guardian_of_the_engine_is_killed(request: pytest.FixtureRequest, backen
         ("guardian", "slurm"),  # when srun is killed, salloc above it ends with exit code 0, and that is said
     ],
 )
-def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backend: str, which: str) -> None:
+def test_engine_is_lost_while_it_connects(jobs: Jobs, backend: str, which: str) -> None:
     """One node is a black hole, for which the others wait: not when this is lost."""
-    jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
     wait_until("somebody", lambda: any(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
@@ -166,8 +161,7 @@ def test_engine_is_lost_while_it_connects(request: pytest.FixtureRequest, backen
     ("backend", "signum"),
     cases([signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], {"slurm": [signal.SIGTERM]}),
 )
-def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
-    jobs = Jobs.on(request, backend)
+def test_agent_is_signalled(jobs: Jobs, signum: signal.Signals) -> None:
     process = start(jobs)
     os.kill(agent_of(jobs.testbed["node2"]), signum)
     text = end(jobs, process, 75)
@@ -175,8 +169,7 @@ def test_agent_is_signalled(request: pytest.FixtureRequest, backend: str, signum
 
 
 @pytest.mark.slow
-def test_sshd_of_a_node_is_killed_with_its_sessions(request: pytest.FixtureRequest) -> None:
-    jobs = Jobs.on(request, "ssh")
+def test_sshd_of_a_node_is_killed_with_its_sessions(jobs: Jobs) -> None:
     process = start(jobs)
     jobs.testbed["node2"].kill_sshd(sessions=True)
     assert "agent lost on node2" in end(jobs, process, 75)
@@ -184,9 +177,8 @@ def test_sshd_of_a_node_is_killed_with_its_sessions(request: pytest.FixtureReque
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backend: str) -> None:
+def test_machine_of_the_command_is_cut_off(jobs: Jobs) -> None:
     """Every node stops its ranks by itself; the command has lost all of them."""
-    jobs = Jobs.on(request, backend)
     process = start(jobs)
     jobs.login.cut()
     _, err = process.communicate(timeout=60)
@@ -198,9 +190,8 @@ def test_machine_of_the_command_is_cut_off(request: pytest.FixtureRequest, backe
 
 
 @pytest.mark.slow
-def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest) -> None:
+def test_command_is_frozen_for_too_long(jobs: Jobs) -> None:
     """As if it were lost; when it goes on, it says so."""
-    jobs = Jobs.on(request, "ssh")
     process = start(jobs)
     jobs.login.kill(process, signal.SIGSTOP)
     wait_until("the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), 30)
@@ -211,9 +202,8 @@ def test_command_is_frozen_for_too_long(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["the command", "the agents"])
-def test_who_was_halted_misses_nobody(request: pytest.FixtureRequest, first: str) -> None:
+def test_who_was_halted_misses_nobody(jobs: Jobs, first: str) -> None:
     """All stand still for longer than the heartbeat, as one machine does under load; who wakes first waits."""
-    jobs = Jobs.on(request, "ssh")
     process = start(jobs)
     nodes = [jobs.testbed[name] for name in ("node1", "node2", "node3")]
     early, late = ([jobs.login], nodes) if first == "the command" else (nodes, [jobs.login])
@@ -241,11 +231,8 @@ WHILE_CONNECTING = {"pdsh": [signal.SIGKILL], "openmpi": [signal.SIGKILL], "mpic
 @pytest.mark.parametrize(
     ("backend", "deadly"), cases([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], WHILE_CONNECTING)
 )
-def test_command_is_signalled_while_it_connects(
-    request: pytest.FixtureRequest, backend: str, deadly: signal.Signals
-) -> None:
+def test_command_is_signalled_while_it_connects(jobs: Jobs, deadly: signal.Signals) -> None:
     """One node is a black hole, the others' agents are there and wait."""
-    jobs = Jobs.on(request, backend)
     jobs.testbed["node2"].blackhole()
     process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
     wait_until("somebody", lambda: all(jobs.testbed[name].strays() for name in ("node1", "node3")), 30)
@@ -259,8 +246,7 @@ def test_command_is_signalled_while_it_connects(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
-def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_command_is_killed_half_started(jobs: Jobs) -> None:
     with far(jobs.testbed["node2"]):
         process = jobs.start("--heartbeat", HEARTBEAT, SCENE, "wait")
         read_lines(process, 1, "ready")
@@ -272,12 +258,11 @@ def test_command_is_killed_half_started(request: pytest.FixtureRequest, backend:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_node_is_lost_before_any_rank(request: pytest.FixtureRequest, backend: str) -> None:
+def test_node_is_lost_before_any_rank(jobs: Jobs, backend: str) -> None:
     """While others are still being connected to: it is named; what can be said of a preflight is 69 or 75.
 
     mpiexec may end because of the node before we can know which it was: then the words of mpiexec are shown.
     """
-    jobs = Jobs.on(request, backend)
     with far(jobs.testbed["node3"], 400):
         process = jobs.start("--heartbeat", HEARTBEAT, jobs.write("up.py", "open('up', 'w')"))
         wait_until("the near agents", jobs.testbed["node2"].agents, 30)

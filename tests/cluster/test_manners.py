@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import children, read, wait_until
-from tests.cluster.test_world import LOOK, Jobs, backends, rows
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import LOOK, Jobs, backends, rows
 from tests.conftest import bireme, read_lines
 
 # -- signals ---------------------------------------------------------------------------------------
@@ -30,9 +29,8 @@ while True:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_signals_for_the_ranks(request: pytest.FixtureRequest, backend: str) -> None:
+def test_signals_for_the_ranks(jobs: Jobs) -> None:
     """They reach every rank on every node, and nobody else."""
-    jobs = Jobs.on(request, backend)
     process = jobs.start(jobs.write("hears.py", HEARS))
     read_lines(process, 6, "ready")
     jobs.login.kill(process, signal.SIGUSR1)
@@ -56,9 +54,8 @@ def halted(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))
-def test_suspended_and_woken(request: pytest.FixtureRequest, backend: str) -> None:
+def test_suspended_and_woken(jobs: Jobs) -> None:
     """Ctrl+Z halts the ranks on all nodes; that is no silence, however long it takes; ``fg`` wakes them."""
-    jobs = Jobs.on(request, backend)
     heartbeat = 3.0
     process = jobs.start("--heartbeat", heartbeat, jobs.write("ticks.py", TICKS))
     read_lines(process, 6, "ready")
@@ -104,8 +101,7 @@ def test_stopped_while_suspended(request: pytest.FixtureRequest) -> None:
     assert not any(left.values()), left
 
 
-def test_time_limit(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_time_limit(jobs: Jobs) -> None:
     done = jobs.run("--time_limit", "1", jobs.write("ticks.py", TICKS))  # at whatever moment that is
     assert done.returncode == 124 and "the time limit of 1 s" in done.stderr, done.stderr
 
@@ -114,9 +110,8 @@ def test_time_limit(ssh_cluster: Testbed, shared_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_stdin_is_left_alone(request: pytest.FixtureRequest, backend: str) -> None:
+def test_stdin_is_left_alone(jobs: Jobs) -> None:
     """What follows in a script, or in a loop that reads, is not eaten by ssh and its kin."""
-    jobs = Jobs.on(request, backend)
     program = jobs.write("reads.py", "import sys; print('rank read', repr(sys.stdin.read()))")
     words = ["sh", "-c", '"$@"; cat', "sh", *jobs.command(program, hosts="node[1-2]:1")]
     done = jobs.login.run(words, cwd=str(jobs.shared), input="the rest\n")
@@ -137,9 +132,8 @@ print("rank", os.environ["RANK"])
 """
 
 
-def test_folded(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_folded(jobs: Jobs) -> None:
     """Lines that ranks of several nodes write alike are shown once."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     done = jobs.run("-q", "--fold", jobs.write("alike.py", ALIKE))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -160,8 +154,7 @@ def numbers(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("mode", "ranks"), [("rank0", ["0"]), ("none", []), ("raw", ["0", "1"])])
-def test_output_modes(ssh_cluster: Testbed, shared_dir: Path, mode: str, ranks: list[str]) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_output_modes(jobs: Jobs, mode: str, ranks: list[str]) -> None:
     done = jobs.run("-q", "--output", mode, "--no_python", "sh", "-c", "echo $RANK", hosts="node[1-2]:1")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ranks
@@ -176,8 +169,7 @@ def check(jobs: Jobs, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_check(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_check(jobs: Jobs) -> None:
     done = check(jobs, "--hosts", "node[1-2]:2", jobs.write("up.py", "open('up', 'w')"))
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["node1", "node2"]
@@ -185,26 +177,25 @@ def test_check(request: pytest.FixtureRequest, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_check_of_what_is_missing(request: pytest.FixtureRequest, backend: str) -> None:
-    done = check(Jobs.on(request, backend), "--hosts", "node[1-2]:2", "missing.py")
+def test_check_of_what_is_missing(jobs: Jobs) -> None:
+    done = check(jobs, "--hosts", "node[1-2]:2", "missing.py")
     assert done.returncode == 1
     assert "2 of 2 nodes" in done.stderr and done.stderr.count("missing.py") == 2
 
 
-def test_check_of_an_unreachable_host(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    ssh_cluster["node2"].kill_sshd()
-    done = check(Jobs(ssh_cluster, "ssh", shared_dir), "--hosts", "node1:2,node2:2,nowhere:2")
+def test_check_of_an_unreachable_host(jobs: Jobs) -> None:
+    jobs.testbed["node2"].kill_sshd()
+    done = check(jobs, "--hosts", "node1:2,node2:2,nowhere:2")
     assert done.returncode == 1
     assert "2 of 3 nodes" in done.stderr
     assert "Connection refused" in done.stderr and "Could not resolve" in done.stderr
 
 
-def test_preflight_is_passed_over(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_preflight_is_passed_over(jobs: Jobs) -> None:
     """``--no_ssh_check``: what the agents find wrong is a warning; what then fails is the job's failure."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     private = "/tmp/private"
     for name in ("login", "node1"):
-        ssh_cluster[name].run(f'mkdir {private} && echo \'open("/tmp/private/up", "w")\' > {private}/up.py')
+        jobs.testbed[name].run(f'mkdir {private} && echo \'open("/tmp/private/up", "w")\' > {private}/up.py')
     try:
         done = jobs.run("--no_ssh_check", "--grace", "5", f"{private}/up.py", hosts="node1:1,node2:1")
         assert done.returncode == 2, done.stderr  # Python's own, for a script that it cannot open
@@ -213,15 +204,14 @@ def test_preflight_is_passed_over(ssh_cluster: Testbed, shared_dir: Path) -> Non
         assert done.returncode == 69, done.stderr
     finally:
         for name in ("login", "node1"):
-            ssh_cluster[name].run(["rm", "-r", private])
+            jobs.testbed[name].run(["rm", "-r", private])
 
 
 # -- ways to the nodes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "pdsh", "openmpi", "mpich"))
-def test_port_of_all_sshds(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_port_of_all_sshds(jobs: Jobs) -> None:
     for node in jobs.testbed.nodes[:2]:
         node.kill_sshd()
         node.start_sshd("-o", "Port=2222")
@@ -230,9 +220,8 @@ def test_port_of_all_sshds(request: pytest.FixtureRequest, backend: str) -> None
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "pdsh", "mpich"))  # Open MPI itself cuts names at the first dot
-def test_hosts_under_other_names(request: pytest.FixtureRequest, backend: str) -> None:
+def test_hosts_under_other_names(jobs: Jobs) -> None:
     """Names that no host gives itself; also where all begin alike, or are another host's with something more."""
-    jobs = Jobs.on(request, backend)
     etc = Path(jobs.testbed.state, "etc/hosts")
     before = etc.read_text()
     aliases = {"node1": "node3.ib", "node2": "node2-ib.cluster", "node3": "node"}
@@ -246,10 +235,9 @@ def test_hosts_under_other_names(request: pytest.FixtureRequest, backend: str) -
     assert looks[0]["environ"]["MASTER_ADDR"] == jobs.testbed["node1"].ip
 
 
-def test_activation_script(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_activation_script(jobs: Jobs) -> None:
     """Sourced on every node: its python runs the ranks, in what it has set."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    tools = shared_dir / "tools"
+    tools = jobs.shared / "tools"
     tools.mkdir()
     (tools / "python").symlink_to(getattr(sys, "_base_executable", sys.executable))
     script = jobs.write("activate", f'export PATH={tools}:$PATH\nexport SET_BY="$(hostname)"\necho noise\n')
@@ -259,27 +247,24 @@ def test_activation_script(ssh_cluster: Testbed, shared_dir: Path) -> None:
         assert found["environ"]["SET_BY"] == found["host"]
 
 
-def test_wrapped(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_wrapped(jobs: Jobs) -> None:
     options = ("--wrap", "env WHERE={host}:{rank}:{local_rank}", "--wrap_ranks", "1,4")
     looks = jobs.look(*options)
     assert [found["environ"].get("WHERE") for found in looks] == [None, "node1:1:1", None, None, "node3:4:0", None]
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "slurm"))
-def test_cores_for_each_rank(request: pytest.FixtureRequest, backend: str) -> None:
+def test_cores_for_each_rank(jobs: Jobs) -> None:
     """Bound on every node as on one."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: nothing to share out")
-    jobs = Jobs.on(request, backend)
     looks = jobs.look("--bind_core_list", "0,1", hosts="node[1-2]:2")
     assert [found["affinity"] for found in looks] == [[0], [1], [0], [1]]
     assert {found["environ"]["OMP_NUM_THREADS"] for found in looks} == {"1"}
 
 
-def test_module_in_the_working_directory(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    (shared_dir / "package").mkdir()
+def test_module_in_the_working_directory(jobs: Jobs) -> None:
+    (jobs.shared / "package").mkdir()
     jobs.write("package/__init__.py", "")
     jobs.write("package/look.py", LOOK)
     done = jobs.run("--module", "package.look")
@@ -305,9 +290,8 @@ GUESTS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("pdsh", "slurm"))
-def test_guests_at_the_door(request: pytest.FixtureRequest, backend: str) -> None:
+def test_guests_at_the_door(jobs: Jobs) -> None:
     """Who dials and cannot prove himself is sent away, or waits; the job does not notice."""
-    jobs = Jobs.on(request, backend)
     code = f"""
 import socket, sys, time
 kept = []

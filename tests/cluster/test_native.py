@@ -12,7 +12,7 @@ import pytest
 
 from tests import needs
 from tests.cluster.basics import signal_all
-from tests.cluster.test_world import UNEVEN, Jobs, backends
+from tests.cluster.jobs import UNEVEN, Jobs, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
 
@@ -69,9 +69,8 @@ def exports(jobs: Jobs) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends(*NATIVE))
-def test_world_of_mpi(request: pytest.FixtureRequest, backend: str) -> None:
+def test_world_of_mpi(jobs: Jobs, backend: str) -> None:
     """Size, ranks and hosts are the same by MPI and by the environment protocol; on uneven nodes where these may be."""
-    jobs = Jobs.on(request, backend)
     program = jobs.write("sees.py", MPI)
     options = ["--native_ranks", *exports(jobs), "--accelerator", "cuda"]
     if backend == "slurm":
@@ -87,9 +86,8 @@ def test_world_of_mpi(request: pytest.FixtureRequest, backend: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("openmpi", "slurm"))
-def test_rank_fails(request: pytest.FixtureRequest, backend: str) -> None:
+def test_rank_fails(jobs: Jobs, backend: str) -> None:
     """The engines that end the others do; nothing is left."""
-    jobs = Jobs.on(request, backend)
     process = jobs.start("--native_ranks", jobs.write("fails.py", FAILS))
     read_lines(process, 6, "ready")
     (jobs.shared / "go").touch()
@@ -101,9 +99,8 @@ def test_rank_fails(request: pytest.FixtureRequest, backend: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends(*NATIVE))
-def test_the_command_is_killed(request: pytest.FixtureRequest, backend: str) -> None:
+def test_the_command_is_killed(jobs: Jobs) -> None:
     """The launcher gets the time to end the ranks, and to give its allocation back."""
-    jobs = Jobs.on(request, backend)
     process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
     read_lines(process, 6, "ready")
     jobs.login.kill(process, signal.SIGKILL)

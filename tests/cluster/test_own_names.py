@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import needs
-from tests.cluster.test_world import Jobs
+from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
@@ -40,24 +40,23 @@ def told(jobs: Jobs, *options: str) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
-def test_the_interface_is_named(own_names: Callable[[str], None], ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_the_interface_is_named(own_names: Callable[[str], None], jobs: Jobs) -> None:
     """Not on a node whose own name others reach, and no variable that the user has set. Not NCCL's."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     own_names("127.0.1.1")
     assert told(jobs) == ["[node1:0] eth0 eth0 -", "[node2:1] eth0 eth0 -", "[node3:2] - - -"]
     kept = told(jobs, "--export", "GLOO_SOCKET_IFNAME=lo", "--master_addr", "node1")
     assert kept == ["[node1:0] lo eth0 -", "[node2:1] lo eth0 -", "[node3:2] lo - -"]
     done = jobs.run(jobs.shared / "tells.py", hosts="node1:2")
     assert done.stdout.count("- - -") == 2, "one node alone needs no network"
-    checked = ssh_cluster["login"].run(bireme("check", "--hosts", "node[1-3]:1"), cwd=str(shared_dir))
+    checked = jobs.testbed["login"].run(bireme("check", "--hosts", "node[1-3]:1"), cwd=str(jobs.shared))
     said = [bool(re.search(r"its own name is 127\.0\.1\.1 there", line)) for line in checked.stdout.splitlines()]
     assert said == [True, True, False], checked.stdout
 
 
-def test_an_outdated_address(own_names: Callable[[str], None], ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_an_outdated_address(own_names: Callable[[str], None], jobs: Jobs) -> None:
     """Where the machine does not have the address of its name, Gloo takes a loopback address too."""
     own_names("10.99.99.99")
-    assert told(Jobs(ssh_cluster, "ssh", shared_dir))[:2] == ["[node1:0] eth0 eth0 -", "[node2:1] eth0 eth0 -"]
+    assert told(jobs)[:2] == ["[node1:0] eth0 eth0 -", "[node2:1] eth0 eth0 -"]
 
 
 @pytest.mark.installed
@@ -83,9 +82,8 @@ dist.destroy_process_group()
 @pytest.mark.torch
 @pytest.mark.slow
 @needs.modules("torch")
-def test_gloo_meets(own_names: Callable[[str], None], ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_gloo_meets(own_names: Callable[[str], None], jobs: Jobs) -> None:
     own_names("127.0.1.1")
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     done = jobs.run(jobs.write("reduces.py", REDUCES), hosts="node[1-2]:1", timeout=250)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("total [3.0, 3.0, 3.0]") == 2

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.basics import children, outermost, read, wait_until
 from tests.cluster.host import Host
-from tests.cluster.test_world import Jobs, far
+from tests.cluster.jobs import Jobs, far
 from tests.conftest import PROGRAMS, TIMES, read_lines
 
 SCENE = PROGRAMS / "scene.py"

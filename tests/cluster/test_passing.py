@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import read
-from tests.cluster.test_world import LOOK, PROGRAM_OF, Jobs, Looks, backends
+from tests.cluster.jobs import LOOK, PROGRAM_OF, Jobs, Looks, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
 
@@ -86,12 +86,11 @@ def look_with(jobs: Jobs, environ: Mapping[str, str], *options: object, args: tu
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_arguments_and_environment_byte_for_byte(request: pytest.FixtureRequest, backend: str) -> None:
+def test_arguments_and_environment_byte_for_byte(jobs: Jobs, backend: str) -> None:
     """Every hard word, as an argument and as a value, with 200 kB more of environment.
 
     No rank variables of the engine; and all cores of the node, although it may pin what it starts.
     """
-    jobs = Jobs.on(request, backend)
     large = {f"WANDB_LARGE_{place}": secrets.token_hex(500) for place in range(200)}
     environ = {**HARD_VALUES, **large, "EXPORTED": "by name", "EX_A": "by ", "EX_B": "prefix", "MINE": "alone"}
     assert sum(len(name) + len(value) for name, value in environ.items()) > 200_000
@@ -116,9 +115,8 @@ def test_arguments_and_environment_byte_for_byte(request: pytest.FixtureRequest,
             assert env["SLURM_JOB_ID"].isdecimal()
 
 
-def test_environment_files(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    home = Path(ssh_cluster.home, ".deepspeed_env")
+def test_environment_files(jobs: Jobs) -> None:
+    home = Path(jobs.testbed.home, ".deepspeed_env")
     home.write_text("FROM_HOME=1\nBOTH=home\n")
     try:
         jobs.write(".deepspeed_env", "# a comment\nBOTH=here\nWITH_EQUALS=a=b=c\nQUOTED='a \"b\" $HOME'\n")
@@ -131,17 +129,15 @@ def test_environment_files(ssh_cluster: Testbed, shared_dir: Path) -> None:
         assert {name: found["environ"].get(name) for name in expected} == expected
 
 
-def test_an_environment_script_that_takes_its_time(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_an_environment_script_that_takes_its_time(jobs: Jobs) -> None:
     """It runs once on each node, sees the exports, and while it does nobody thinks that the other one is lost."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    (shared_dir / "activate").write_text("echo $HOSTNAME >> began; sleep 6; export STACK=$TORCH_STACK:own\n")
+    (jobs.shared / "activate").write_text("echo $HOSTNAME >> began; sleep 6; export STACK=$TORCH_STACK:own\n")
     looks = jobs.look("--heartbeat", "3", "--export", "TORCH_STACK=given", "--venv_script", "activate")
     assert {look["environ"]["STACK"] for look in looks} == {"given:own"}
-    assert sorted((shared_dir / "began").read_text().split()) == ["node1", "node2", "node3"]
+    assert sorted((jobs.shared / "began").read_text().split()) == ["node1", "node2", "node3"]
 
 
-def test_bad_line_of_an_environment_file(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_bad_line_of_an_environment_file(jobs: Jobs) -> None:
     jobs.write(".bireme_env", "GOOD=1\nthis is my secret\n")
     done = jobs.run(jobs.write("look.py", ""))
     assert done.returncode == 2
@@ -212,9 +208,8 @@ def none_is_busy(jobs: Jobs, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends())
-def test_a_secret_stands_in_no_arguments_and_in_no_log(request: pytest.FixtureRequest, backend: str) -> None:
+def test_a_secret_stands_in_no_arguments_and_in_no_log(jobs: Jobs, backend: str) -> None:
     """Nor does the token by which agents dial back. And while the ranks work nobody else does."""
-    jobs = Jobs.on(request, backend)
     secret, in_file = secrets.token_hex(16), secrets.token_hex(16)
     jobs.write(".bireme_env", f"FROM_FILE={in_file}\n")
     rank = ("--no_python", "sh", "-c", "echo ready; exec sleep 1000")
@@ -260,9 +255,8 @@ PINNED = {
 
 
 @pytest.mark.parametrize("backend", backends(*PINNED))
-def test_the_trap_is_there(request: pytest.FixtureRequest, backend: str) -> None:
+def test_the_trap_is_there(jobs: Jobs, backend: str) -> None:
     """Without our options these engines do pin, and do leave their variables: else nothing could be found above."""
-    jobs = Jobs.on(request, backend)
     if (os.cpu_count() or 1) < 2:
         pytest.skip("one core: nothing to be pinned to")
     code = "import json, os; print(json.dumps([sorted(os.sched_getaffinity(0)), list(os.environ)]))"

@@ -13,9 +13,9 @@ import pytest
 
 from tests.clean_install import ROOT, CleanInstall, build_wheel
 from tests.cluster.basics import PATH
+from tests.cluster.jobs import Jobs
 from tests.cluster.test_bare_nodes import mounted
 from tests.cluster.test_unfit import refused
-from tests.cluster.test_world import Jobs
 from tests.cluster.ways import launcher
 
 RANK = "import os, sys\nprint('rank', os.environ['RANK'], sys.executable)\n"
@@ -39,8 +39,7 @@ def checked(jobs: Jobs, *options: str, hosts: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_another_on_each_node(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_another_on_each_node(jobs: Jobs, backend: str) -> None:
     option = pythons(jobs.shared, node1="3.12", node2="3.12", node3="3.13")
     look = jobs.look(option, hosts="node[1-3]:1")
     assert "Python has not the same version on all nodes: 3.12 on node1, node2; 3.13 on node3" in look.done.stderr
@@ -53,8 +52,7 @@ def test_another_on_each_node(request: pytest.FixtureRequest, backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
-def test_missing_on_a_node(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_missing_on_a_node(jobs: Jobs) -> None:
     option = pythons(jobs.shared, node1="3.12")
     found = refused(jobs, option, hosts="node[1-2]:1")
     assert list(found) == ["node2"]
@@ -66,10 +64,9 @@ def test_missing_on_a_node(request: pytest.FixtureRequest, backend: str) -> None
 @pytest.mark.parametrize("way", ["tool", "zip"])
 @pytest.mark.parametrize("backend", ["ssh", "mpich"])
 def test_bireme_is_on_the_commands_machine_only(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, backend: str, way: str
+    jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, backend: str, way: str
 ) -> None:
     """In an environment of its own, with the base install's packages, or as one file; the training has another."""
-    jobs = Jobs.on(request, backend)
     own, training = jobs.shared / "own", jobs.shared / "training"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", training], check=True)
     env = {"VIRTUAL_ENV": str(training), "PATH": f"{training}/bin:{PATH}"}

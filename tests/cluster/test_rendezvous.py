@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import wait_until
-from tests.cluster.test_world import Jobs, backends
+from tests.cluster.jobs import Jobs, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import TIMES, read_lines
 
@@ -74,8 +74,7 @@ def meet(jobs: Jobs, *options: object, **kwargs: object) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_ranks_meet(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_ranks_meet(jobs: Jobs) -> None:
     assert meet(jobs) == (jobs.testbed["node1"].ip, 29500)
 
 
@@ -83,8 +82,7 @@ LISTEN = "import socket, time; s = socket.create_server(('', {})); print('up', f
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "slurm"))
-def test_default_port_is_taken_on_node_0(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_default_port_is_taken_on_node_0(jobs: Jobs) -> None:
     words = [sys.executable, "-c", LISTEN.format(29500)]
     other = jobs.testbed["node1"].popen(words, stdout=subprocess.PIPE)
     assert other.stdout and other.stdout.readline() == b"up\n"
@@ -95,10 +93,9 @@ def test_default_port_is_taken_on_node_0(request: pytest.FixtureRequest, backend
     assert other.wait(30)
 
 
-def test_port_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    assert meet(jobs, "--master_port", "31234") == (ssh_cluster["node1"].ip, 31234)
-    other = ssh_cluster["node1"].popen([sys.executable, "-c", LISTEN.format(31234)], stdout=subprocess.PIPE)
+def test_port_that_was_asked_for(jobs: Jobs) -> None:
+    assert meet(jobs, "--master_port", "31234") == (jobs.testbed["node1"].ip, 31234)
+    other = jobs.testbed["node1"].popen([sys.executable, "-c", LISTEN.format(31234)], stdout=subprocess.PIPE)
     assert other.stdout and other.stdout.readline() == b"up\n"
     done = jobs.run("--master_port", "31234", jobs.shared / "meet.py", "job")
     assert done.returncode == 69
@@ -106,34 +103,32 @@ def test_port_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None
     assert done.stdout == ""
 
 
-def test_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_address_that_all_nodes_reach(jobs: Jobs) -> None:
     """Node 0 has two networks; of the one that comes first, node 3 knows nothing."""
-    ssh_cluster["node1"].run(
+    jobs.testbed["node1"].run(
         "ip addr flush dev eth0 scope global && ip addr add 10.9.0.1/24 dev eth0 && "
-        f"ip addr add {ssh_cluster['node1'].ip}/16 dev eth0",
+        f"ip addr add {jobs.testbed['node1'].ip}/16 dev eth0",
         root=True,
     )
     try:
-        ssh_cluster["node2"].run("ip addr add 10.9.0.2/24 dev eth0", root=True)
-        assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == (ssh_cluster["node1"].ip, 29500)
-        ssh_cluster["node3"].run("ip addr add 10.9.0.3/24 dev eth0", root=True)
-        assert meet(Jobs(ssh_cluster, "ssh", shared_dir)) == ("10.9.0.1", 29500)
+        jobs.testbed["node2"].run("ip addr add 10.9.0.2/24 dev eth0", root=True)
+        assert meet(jobs) == (jobs.testbed["node1"].ip, 29500)
+        jobs.testbed["node3"].run("ip addr add 10.9.0.3/24 dev eth0", root=True)
+        assert meet(jobs) == ("10.9.0.1", 29500)
     finally:
         for number in (1, 2, 3):
-            ssh_cluster[f"node{number}"].run(f"ip addr del 10.9.0.{number}/24 dev eth0; :", root=True)
+            jobs.testbed[f"node{number}"].run(f"ip addr del 10.9.0.{number}/24 dev eth0; :", root=True)
 
 
-def test_no_address_that_all_nodes_reach(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    ssh_cluster["node1"].drop(29500)
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_no_address_that_all_nodes_reach(jobs: Jobs) -> None:
+    jobs.testbed["node1"].drop(29500)
     done = jobs.run(jobs.write("meet.py", MEET), "job")
     assert done.returncode == 69
-    assert "node1" in done.stderr and "node2, node3" in done.stderr and ssh_cluster["node1"].ip in done.stderr
+    assert "node1" in done.stderr and "node2, node3" in done.stderr and jobs.testbed["node1"].ip in done.stderr
     assert done.stdout == ""
 
 
-def test_an_address_that_was_asked_for(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_an_address_that_was_asked_for(jobs: Jobs) -> None:
     program = jobs.write("where.py", "import os; print(os.environ['MASTER_ADDR'])")
     fine = jobs.run("--master_addr", "node1", "--output", "rank0", program)
     assert (fine.returncode, fine.stdout) == (0, "node1\n"), fine.stderr
@@ -159,16 +154,15 @@ def start_two(jobs: Jobs, hosts: tuple[str, ...] = HOSTS) -> list[subprocess.Pop
     return started
 
 
-def test_two_jobs_at_once_a_few_times(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_two_jobs_at_once_a_few_times(jobs: Jobs) -> None:
     """Both meet while the other one is there, at ports of their own."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     for _ in range(max(2, TIMES // 2)):
         started = start_two(jobs, ("node1", "node2"))
-        (shared_dir / "pause").touch()
+        (jobs.shared / "pause").touch()
         for process in started:
             _, err = process.communicate(timeout=30)
             assert process.returncode == 0, err
-        (shared_dir / "pause").unlink()
+        (jobs.shared / "pause").unlink()
 
 
 @pytest.mark.slow
@@ -195,8 +189,7 @@ def test_two_jobs_in_one_allocation_each(slurm_cluster: Testbed, shared_dir: Pat
         ("mpich", signal.SIGKILL),
     ],
 )
-def test_the_end_of_one_leaves_the_other(request: pytest.FixtureRequest, backend: str, signum: signal.Signals) -> None:
-    jobs = Jobs.on(request, backend)
+def test_the_end_of_one_leaves_the_other(jobs: Jobs, signum: signal.Signals) -> None:
     first, second = start_two(jobs)
     jobs.login.kill(first, signum)
     first.communicate(timeout=30)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.test_world import Jobs
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import Jobs
 from tests.conftest import PROGRAMS, read_lines
 
 SCENE = PROGRAMS / "scene.py"
@@ -22,8 +20,7 @@ def report_of(jobs: Jobs) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "off"), [("ssh", ("node2", "node3")), ("openmpi", ("node2",))])
-def test_nodes_that_are_lost(request: pytest.FixtureRequest, backend: str, off: tuple[str, ...]) -> None:
-    jobs = Jobs.on(request, backend)
+def test_nodes_that_are_lost(jobs: Jobs, off: tuple[str, ...]) -> None:
     process = jobs.start("--heartbeat", 5, "--grace", 0.5, "--report", "report.json", SCENE, "wait")
     read_lines(process, 6, "ready")
     for name in off:
@@ -38,8 +35,7 @@ def test_nodes_that_are_lost(request: pytest.FixtureRequest, backend: str, off: 
     assert all(end["stopped"] for end in report["ends"])
 
 
-def test_nodes_that_are_not_fit(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_nodes_that_are_not_fit(jobs: Jobs) -> None:
     jobs.testbed["node2"].kill_sshd()
     done = jobs.run("--report", "report.json", SCENE, "wait", hosts="node1:1,node2:1,nowhere:1")
     report = report_of(jobs)
@@ -48,9 +44,8 @@ def test_nodes_that_are_not_fit(ssh_cluster: Testbed, shared_dir: Path) -> None:
     assert "Connection refused" in report["note"] and "Could not resolve hostname" in report["note"]
 
 
-def test_a_rank_that_raises_on_another_node(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_a_rank_that_raises_on_another_node(jobs: Jobs) -> None:
     """Its words have come along with its output, and nobody else is at fault."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     (jobs.shared / "go").touch()
     done = jobs.run("--report", "report.json", SCENE, "raise", jobs.shared / "go")
     report = report_of(jobs)

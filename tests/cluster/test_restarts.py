@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.cluster.test_world import Jobs
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import Jobs
 from tests.conftest import read_lines
 
 WAITS = """
@@ -28,14 +25,11 @@ while attempt == "0":
         pytest.param(("--include", "node1@node2:1"), {"ready 1 2 node1"}, id="filtered"),
     ],
 )
-def test_a_lost_node_is_left_out(
-    ssh_cluster: Testbed, shared_dir: Path, options: tuple[object, ...], worlds: set[str]
-) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_a_lost_node_is_left_out(jobs: Jobs, options: tuple[object, ...], worlds: set[str]) -> None:
     script = jobs.write("waits.py", WAITS)
     process = jobs.start("--heartbeat", 5, "--grace", 0.5, "--restarts", 2, *options, script)
     read_lines(process, {0: 6, 2: 3 if "--include" in options else 4}[len(options)], "ready 0")
-    ssh_cluster["node2"].poweroff()
+    jobs.testbed["node2"].poweroff()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
     assert {line.partition("] ")[2] for line in out.decode().splitlines() if "ready 1" in line} == worlds

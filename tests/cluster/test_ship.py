@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.basics import signal_all, wait_until
 from tests.cluster.host import Host
-from tests.cluster.test_world import Jobs, backends
+from tests.cluster.jobs import Jobs, backends
 from tests.conftest import PROGRAMS, bireme, read_lines
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "3"))  # of the three faults together

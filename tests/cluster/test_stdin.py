@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Collection
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_world import Jobs, backends
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import Jobs, backends
 
 READS = """
 import hashlib, os, sys
@@ -36,19 +34,18 @@ def read(jobs: Jobs, *options: str) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "who"), [((), ()), (("--stdin", "0"), (0,)), (("--stdin", "3"), (3,)), (("--stdin", "all"), range(4))]
 )
-def test_chosen_ranks(ssh_cluster: Testbed, shared_dir: Path, options: tuple[str, ...], who: Collection[int]) -> None:
-    found = read(Jobs(ssh_cluster, "ssh", shared_dir), *options)
+def test_chosen_ranks(jobs: Jobs, options: tuple[str, ...], who: Collection[int]) -> None:
+    found = read(jobs, *options)
     assert found == [len(GIVEN) if rank in who else 0 for rank in range(4)]
 
 
 @pytest.mark.parametrize("backend", [name for name in backends() if name != "ssh"])
-def test_every_launcher(request: pytest.FixtureRequest, backend: str) -> None:
+def test_every_launcher(jobs: Jobs) -> None:
     """The launcher keeps nothing of it for itself."""
-    assert read(Jobs.on(request, backend), "--stdin", "3") == [0, 0, 0, len(GIVEN)]
+    assert read(jobs, "--stdin", "3") == [0, 0, 0, len(GIVEN)]
 
 
-def test_line_by_line(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_line_by_line(jobs: Jobs) -> None:
     words = ("--output", "raw", "--stdin", "all", jobs.write("talks.py", TALKS))
     process = jobs.start(*words, hosts="node[1-2]:1", stdin=subprocess.PIPE)
     assert process.stdin and process.stdout
@@ -61,9 +58,8 @@ def test_line_by_line(ssh_cluster: Testbed, shared_dir: Path) -> None:
     assert process.wait(30) == 0
 
 
-def test_what_to_type(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_what_to_type(jobs: Jobs) -> None:
     """On nodes, rank 0 too reads nothing if nobody says so."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     done = jobs.run(jobs.write("stops.py", "breakpoint()\n"), hosts="node1:1", stdin=subprocess.PIPE)
     assert "the stdin of rank 0 is /dev/null: to read yours there, as for breakpoint(), type --stdin 0" in done.stderr
     assert jobs.run("--stdin", "7", jobs.shared / "stops.py", hosts="node1:1").returncode == 2

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import children, read, wait_until
-from tests.cluster.test_world import Jobs, backends
-from tests.cluster.testbed import Testbed
+from tests.cluster.jobs import Jobs, backends
 from tests.conftest import PROGRAMS, read_lines
 
 WRITER = PROGRAMS / "writer.py"
@@ -45,8 +44,7 @@ def by_rank(output: bytes) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_lines_written_in_odd_pieces(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_lines_written_in_odd_pieces(jobs: Jobs) -> None:
     process = jobs.start("-q", WRITER, "pieces", "2000")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -54,9 +52,8 @@ def test_lines_written_in_odd_pieces(request: pytest.FixtureRequest, backend: st
     assert by_rank(err) == {rank: expected(rank, b"err", 2000) for rank in HOST_OF}
 
 
-def test_the_width_that_labels_leave(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_the_width_that_labels_leave(jobs: Jobs) -> None:
     """Ranks of other nodes have pipes, so a variable tells them the width of the terminal; elsewhere there is none."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     program = jobs.write("width.py", "import os; print('width', os.environ.get('COLUMNS'))")
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
@@ -71,9 +68,8 @@ def test_the_width_that_labels_leave(ssh_cluster: Testbed, shared_dir: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_many_lines(request: pytest.FixtureRequest, backend: str) -> None:
+def test_many_lines(jobs: Jobs) -> None:
     """Not one of half a million is lost, torn or out of its rank's order."""
-    jobs = Jobs.on(request, backend)
     count = 83_333
     process = jobs.start("-q", WRITER, "lines", str(count))
     assert process.stdout
@@ -103,8 +99,7 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "slurm"))
-def test_last_words_of_a_killed_rank(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_last_words_of_a_killed_rank(jobs: Jobs) -> None:
     process = jobs.start("--grace", "5", jobs.write("last.py", LAST_WORDS))
     out, err = process.communicate(timeout=60)
     assert process.returncode == 137, err
@@ -161,9 +156,8 @@ def written(jobs: Jobs) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str) -> None:
+def test_reader_that_does_not_read(jobs: Jobs) -> None:
     """Memory stays small, ranks wait, and nobody is taken for lost: neither we by the agents nor they by us."""
-    jobs = Jobs.on(request, backend)
     size, heartbeat = 8_000_000, 3.0
     command = jobs.command("--heartbeat", heartbeat, jobs.write("flood.py", FLOOD), str(size))
     with open(jobs.shared / "err", "wb") as err:
@@ -195,8 +189,7 @@ def test_reader_that_does_not_read(request: pytest.FixtureRequest, backend: str)
 
 
 @pytest.mark.slow
-def test_no_memory_for_output_without_newlines(request: pytest.FixtureRequest) -> None:
-    jobs = Jobs.on(request, "ssh")
+def test_no_memory_for_output_without_newlines(jobs: Jobs) -> None:
     process = jobs.start("-q", WRITER, "flood", "8000000", stderr=subprocess.DEVNULL)
     assert process.stdout
     got = len(process.stdout.read1(1 << 20))  # type: ignore[attr-defined]
@@ -210,9 +203,8 @@ def test_no_memory_for_output_without_newlines(request: pytest.FixtureRequest) -
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
-def test_reader_goes_away(request: pytest.FixtureRequest, backend: str) -> None:
+def test_reader_goes_away(jobs: Jobs) -> None:
     """As under ``| head``."""
-    jobs = Jobs.on(request, backend)
     process = jobs.start("--grace", "5", WRITER, "flood", "500000000")
     assert process.stdout and process.stderr
     process.stdout.read1(1000)  # type: ignore[attr-defined]
@@ -233,9 +225,8 @@ def logs_in(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_log_dir_is_on_the_machine_of_the_command(request: pytest.FixtureRequest, backend: str) -> None:
+def test_log_dir_is_on_the_machine_of_the_command(jobs: Jobs) -> None:
     """All ranks' output, whole, in a directory that no other host has."""
-    jobs = Jobs.on(request, backend)
     done = jobs.run("-q", "--log_dir", "/tmp/gathered", WRITER, "lines", "3000")
     assert done.returncode == 0, done.stderr
     try:
@@ -249,8 +240,7 @@ def test_log_dir_is_on_the_machine_of_the_command(request: pytest.FixtureRequest
         jobs.login.run(["rm", "-rf", "/tmp/gathered"])
 
 
-def test_each_rank_log_is_on_its_node(request: pytest.FixtureRequest) -> None:
-    jobs = Jobs.on(request, "ssh")
+def test_each_rank_log_is_on_its_node(jobs: Jobs) -> None:
     done = jobs.run("-q", "--enable_each_rank_log", "/tmp/mine", WRITER, "lines", "300")
     try:
         assert done.returncode == 0, done.stderr
@@ -266,26 +256,24 @@ def test_each_rank_log_is_on_its_node(request: pytest.FixtureRequest) -> None:
             host.run(["rm", "-rf", "/tmp/mine"])
 
 
-def test_log_of_a_failed_job_is_named(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_log_of_a_failed_job_is_named(jobs: Jobs) -> None:
     done = jobs.run("--grace", "5", "--log_dir", "logs", jobs.write("boom.py", "raise ValueError('boom')"))
     assert done.returncode == 1
     assert "logs" in done.stderr and "ValueError: boom" in done.stderr
-    assert len(list((shared_dir / "logs").rglob("*"))) >= 6
+    assert len(list((jobs.shared / "logs").rglob("*"))) >= 6
 
 
-def test_pid_file(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_pid_file(jobs: Jobs) -> None:
     """``/tmp/<pid>.deepspeed`` is there while the job runs, on the machine of the command alone."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    for host in ssh_cluster.hosts.values():  # a command that a test has killed may have left one
+    for host in jobs.testbed.hosts.values():  # a command that a test has killed may have left one
         host.run("rm -f /tmp/*.deepspeed")
     process = jobs.start("--save_pid", SCENE, "exit3", "go")
     read_lines(process, 6, "ready")
     (runner,) = children(process.pid)
     inside = int(read(f"/proc/{runner}/status").partition("NSpid:")[2].split("\n")[0].split()[-1])
     assert jobs.login.run(["cat", f"/tmp/{inside}.deepspeed"]).stdout.strip() == str(inside)
-    assert not any(node.run("ls /tmp/*.deepspeed 2>/dev/null; :").stdout for node in ssh_cluster.nodes)
-    (shared_dir / "go").touch()
+    assert not any(node.run("ls /tmp/*.deepspeed 2>/dev/null; :").stdout for node in jobs.testbed.nodes)
+    (jobs.shared / "go").touch()
     process.communicate(timeout=30)
     assert process.returncode == 3
     assert not jobs.login.run("ls /tmp/*.deepspeed 2>/dev/null; :").stdout

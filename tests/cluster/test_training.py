@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests import needs
-from tests.cluster.test_world import Jobs
+from tests.cluster.jobs import Jobs
 
 pytestmark = [
     pytest.mark.torch,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.basics import outermost, wait_until
+from tests.cluster.jobs import Jobs, backends, gpus
 from tests.cluster.test_losses import found, ranks_of
-from tests.cluster.test_world import Jobs, backends, gpus
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme
 
@@ -53,9 +53,8 @@ def check(folder: Path, out: bytes, err: bytes, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", backends("pdsh", "openmpi", "mpich", "slurm"))
-def test_side_by_side(request: pytest.FixtureRequest, backend: str) -> None:
+def test_side_by_side(jobs: Jobs, backend: str) -> None:
     """Two runs of two nodes at once, from outside an allocation."""
-    jobs = Jobs.on(request, backend)
     configure(jobs.shared, [4, 8])
     words = words_of("--launcher", backend, "--hosts", "node[1-4]:1", "--num_nodes", "2", "--num_gpus", "1")
     process = jobs.login.popen(

@@ -15,7 +15,7 @@ import pytest
 import bireme
 from tests import needs
 from tests.cluster.host import Host
-from tests.cluster.test_world import Jobs, backends, rows, table, without_ssh
+from tests.cluster.jobs import Jobs, backends, rows, table, without_ssh
 from tests.cluster.testbed import Testbed
 from tests.test_sent_agent import PYTHONS
 
@@ -70,29 +70,27 @@ BAD_HOSTFILES = {
 
 
 @pytest.mark.parametrize("name", BAD_HOSTFILES)
-def test_bad_hostfile(ssh_cluster: Testbed, shared_dir: Path, name: str) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+def test_bad_hostfile(jobs: Jobs, name: str) -> None:
     data, line = BAD_HOSTFILES[name]
-    path = shared_dir / "nodes"
+    path = jobs.shared / "nodes"
     path.write_bytes(data)
     done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="", env=without_ssh(jobs))
     assert done.returncode == 2
     assert done.stderr.startswith(f"bireme: {path}:{line}: " if line else f"bireme: {path}: "), done.stderr
     assert len(done.stderr.splitlines()) <= 2
-    assert not (shared_dir / "ssh-was-run").exists() and not list(shared_dir.glob("started-*"))
+    assert not (jobs.shared / "ssh-was-run").exists() and not list(jobs.shared.glob("started-*"))
 
 
 @pytest.mark.parametrize("name", ["missing", "directory"])
-def test_hostfile_that_was_named_must_be_there(ssh_cluster: Testbed, shared_dir: Path, name: str) -> None:
+def test_hostfile_that_was_named_must_be_there(jobs: Jobs, name: str) -> None:
     """Never a silent local run."""
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    path = shared_dir / "nodes"
+    path = jobs.shared / "nodes"
     if name == "directory":
         path.mkdir()
     done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="")
     assert done.returncode == 2
     assert str(path) in done.stderr and len(done.stderr.splitlines()) <= 2
-    assert not list(shared_dir.glob("started-*"))
+    assert not list(jobs.shared.glob("started-*"))
 
 
 def test_default_hostfile_may_be_missing(ssh_cluster: Testbed, shared_dir: Path) -> None:
@@ -100,11 +98,10 @@ def test_default_hostfile_may_be_missing(ssh_cluster: Testbed, shared_dir: Path)
     assert [found["host"] for found in looks] == ["login", "login"]
 
 
-def test_hostfile_with_all_that_is_allowed(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
-    text = f"\ufeff# nodes\r\n\r\n  node3   slots=1  # last\r\n{ssh_cluster.user}@node[1-2] slots=2\r\n"
-    (shared_dir / "nodes").write_bytes(text.encode())
-    looks = jobs.look("--hostfile", shared_dir / "nodes", hosts="")
+def test_hostfile_with_all_that_is_allowed(jobs: Jobs) -> None:
+    text = f"\ufeff# nodes\r\n\r\n  node3   slots=1  # last\r\n{jobs.testbed.user}@node[1-2] slots=2\r\n"
+    (jobs.shared / "nodes").write_bytes(text.encode())
+    looks = jobs.look("--hostfile", jobs.shared / "nodes", hosts="")
     assert [row[:4] for row in rows(looks)] == table(
         """
         node3 0 0 0
@@ -125,11 +122,10 @@ def ssh_config(home: Path, text: str) -> None:
     (home / ".ssh/config").chmod(0o600)
 
 
-def test_every_bad_host_with_the_words_of_ssh(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+def test_every_bad_host_with_the_words_of_ssh(jobs: Jobs, home: Path) -> None:
     """Refused, unknown, not let in, of unknown key: all in one table, without the host that is well."""
-    ssh_cluster["node2"].kill_sshd()
+    jobs.testbed["node2"].kill_sshd()
     ssh_config(home, "Host node4\n  GlobalKnownHostsFile /dev/null\n")
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
     hosts = "node1 slots=1\nnode2 slots=1\nnowhere slots=1\nnobody@node3 slots=1\nnode4 slots=1\n"
     found = refused(jobs, hosts=hosts)
     assert list(found) == ["node2", "nowhere", "node3", "node4"]
@@ -146,28 +142,27 @@ def test_the_cause_comes_before_the_long_text_of_orte(ssh_cluster: Testbed, shar
     assert all("Host key verification failed" in lines[0] for lines in found.values()), found
 
 
-def test_a_wrapper_that_the_nodes_lack(ssh_cluster: Testbed, shared_dir: Path) -> None:
+def test_a_wrapper_that_the_nodes_lack(jobs: Jobs) -> None:
     """It is found by the preflight, also if it is one of this machine only."""
-    found = refused(Jobs(ssh_cluster, "ssh", shared_dir), "--wrap", "no-such-program -x")
+    found = refused(jobs, "--wrap", "no-such-program -x")
     assert {tuple(lines) for lines in found.values()} == {("--wrap: no such program: no-such-program",)}
 
 
-def test_host_key_has_changed(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
-    key = Path(ssh_cluster.state, "keys/user.pub").read_text()
+def test_host_key_has_changed(jobs: Jobs, home: Path) -> None:
+    key = Path(jobs.testbed.state, "keys/user.pub").read_text()
     (home / "known").write_text(f"node2 {key}")
     ssh_config(home, f"Host node2\n  GlobalKnownHostsFile {home}/known\n")
-    found = refused(Jobs(ssh_cluster, "ssh", shared_dir))
+    found = refused(jobs)
     assert list(found) == ["node2"]
     assert "Host key verification failed" in " ".join(found["node2"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["blackhole", "cut", "freeze"])
-def test_host_that_does_not_answer(ssh_cluster: Testbed, shared_dir: Path, fault: str) -> None:
+def test_host_that_does_not_answer(jobs: Jobs, fault: str) -> None:
     """The others are reported all the same, and at the bound of one."""
-    getattr(ssh_cluster["node2"], fault)()
-    getattr(ssh_cluster["node3"], fault)()
-    jobs = Jobs(ssh_cluster, "ssh", shared_dir)
+    getattr(jobs.testbed["node2"], fault)()
+    getattr(jobs.testbed["node3"], fault)()
     # those that wait meanwhile must not miss our heartbeat
     found = refused(jobs, "--heartbeat", 5, hosts="node[1-4]:1,nowhere:1", within=CONNECT + SLACK)
     assert list(found) == ["node2", "node3", "nowhere"]
@@ -186,9 +181,8 @@ def test_host_that_does_not_answer(ssh_cluster: Testbed, shared_dir: Path, fault
         ("mpich", "black hole"),
     ],
 )
-def test_bad_host_under_an_engine(request: pytest.FixtureRequest, backend: str, fault: str) -> None:
+def test_bad_host_under_an_engine(jobs: Jobs, fault: str) -> None:
     """An engine may say it in its own way, but ssh's words are among its own, and the good hosts are let go."""
-    jobs = Jobs.on(request, backend)
     if fault == "refused":
         jobs.testbed["node2"].kill_sshd()
     elif fault == "black hole":
@@ -217,25 +211,25 @@ def rc_file(home: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("noise", NOISE)
-def test_start_up_files_that_print(ssh_cluster: Testbed, shared_dir: Path, home: Path, noise: str) -> None:
+def test_start_up_files_that_print(jobs: Jobs, home: Path, noise: str) -> None:
     rc_file(home, NOISE[noise])
-    out = ssh_cluster["login"].run(["ssh", "node1", "true"], errors="replace")
+    out = jobs.testbed["login"].run(["ssh", "node1", "true"], errors="replace")
     assert out.stdout or out.stderr, "else this test does nothing"
-    looks = Jobs(ssh_cluster, "ssh", shared_dir).look(hosts="node[1-2]:1")
+    looks = jobs.look(hosts="node[1-2]:1")
     assert [found["host"] for found in looks] == ["node1", "node2"]
     assert "welcome" not in looks.done.stdout
 
 
 @pytest.mark.parametrize("backend", ["pdsh", "openmpi", "mpich"])
-def test_start_up_files_that_print_under_an_engine(request: pytest.FixtureRequest, home: Path, backend: str) -> None:
+def test_start_up_files_that_print_under_an_engine(jobs: Jobs, home: Path) -> None:
     rc_file(home, "echo a line; printf 'no newline'")
-    looks = Jobs.on(request, backend).look(hosts="node[1-2]:1")
+    looks = jobs.look(hosts="node[1-2]:1")
     assert [found["host"] for found in looks] == ["node1", "node2"]
 
 
-def test_start_up_file_that_ends_the_session(ssh_cluster: Testbed, shared_dir: Path, home: Path) -> None:
+def test_start_up_file_that_ends_the_session(jobs: Jobs, home: Path) -> None:
     rc_file(home, '[ "$(hostname)" = node2 ] && { echo not for you; exit 5; } ; true')
-    found = refused(Jobs(ssh_cluster, "ssh", shared_dir))
+    found = refused(jobs)
     assert list(found) == ["node2"]
     assert "not for you" in " ".join(found["node2"])
 
@@ -290,10 +284,7 @@ def with_python(jobs: Jobs, python: str, hosts: str = "node1:2,node2:2,node3:2")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", backends())
-def test_python_is_missing_on_one_node(
-    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
-) -> None:
-    jobs = Jobs.on(request, backend)
+def test_python_is_missing_on_one_node(jobs: Jobs, backend: str, own_python: Callable[[Testbed], OwnPython]) -> None:
     own = own_python(jobs.testbed)
     for host in ("login", "node1", "node3"):
         own.make(host)
@@ -342,10 +333,9 @@ def other_python(jobs: Jobs, host: str, program: str) -> str:
 
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
 def test_a_python_that_cannot_run_an_agent(
-    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
+    jobs: Jobs, backend: str, own_python: Callable[[Testbed], OwnPython]
 ) -> None:
     """The ranks' Python is the same everywhere."""
-    jobs = Jobs.on(request, backend)
     own_python(jobs.testbed)  # takes the directories away
     other_python(jobs, "node1", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     path = other_python(jobs, "node2", TOO_OLD.format(python=shlex.quote(sys.executable)))
@@ -369,11 +359,8 @@ def test_a_python_that_cannot_run_an_agent(
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_another_python_on_each_node(
-    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
-) -> None:
+def test_another_python_on_each_node(jobs: Jobs, own_python: Callable[[Testbed], OwnPython]) -> None:
     """One job with agents of all versions that are here."""
-    jobs = Jobs.on(request, backend)
     own_python(jobs.testbed)
     if not PYTHONS:
         needs.missing("no other Python from 3.10 on is installed")
@@ -396,10 +383,7 @@ def only_on(jobs: Jobs, *hosts: str, script: bool) -> str:
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi", "slurm"))  # which have ways of their own to get there
-def test_working_directory_is_missing(
-    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
-) -> None:
-    jobs = Jobs.on(request, backend)
+def test_working_directory_is_missing(jobs: Jobs, own_python: Callable[[Testbed], OwnPython]) -> None:
     own_python(jobs.testbed)  # takes the directories away
     jobs.write("started.py", STARTED)
     cwd = only_on(jobs, "login", "node2", script=True)
@@ -413,10 +397,7 @@ def test_working_directory_is_missing(
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
-def test_script_is_missing_on_one_node(
-    request: pytest.FixtureRequest, backend: str, own_python: Callable[[Testbed], OwnPython]
-) -> None:
-    jobs = Jobs.on(request, backend)
+def test_script_is_missing_on_one_node(jobs: Jobs, own_python: Callable[[Testbed], OwnPython]) -> None:
     own_python(jobs.testbed)
     jobs.write("started.py", STARTED)
     only_on(jobs, "login", "node1", "node3", script=True)
@@ -431,8 +412,7 @@ def test_script_is_missing_on_one_node(
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_launcher_that_is_not_installed(request: pytest.FixtureRequest, backend: str) -> None:
-    jobs = Jobs.on(request, backend)
+def test_launcher_that_is_not_installed(jobs: Jobs, backend: str) -> None:
     tools = jobs.shared / "bin"
     tools.mkdir()
     (tools / "sh").symlink_to("/bin/sh")  # which starts the command here

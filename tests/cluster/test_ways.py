@@ -20,9 +20,9 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.basics import PATH, wait_until
+from tests.cluster.jobs import Jobs
 from tests.cluster.test_losses import end, found, start
 from tests.cluster.test_unfit import table_of
-from tests.cluster.test_world import Jobs
 from tests.cluster.testbed import Testbed
 from tests.conftest import PROGRAMS, bireme, clean_environ, read_lines
 
