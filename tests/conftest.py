@@ -198,17 +198,20 @@ class Stage:
         self.started.append(process)
         return process
 
-    def run(self, *args: str | Path, timeout: float = 60, **kwargs: object) -> subprocess.CompletedProcess[str]:
-        """The same, to its end."""
-        process = self.start(*args, **kwargs)
-        out, err = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess(args, process.returncode, (out or b"").decode(), (err or b"").decode())
+    def run(
+        self, *args: str | Path, timeout: float = 60, code: int | None = None, **kwargs: object
+    ) -> subprocess.CompletedProcess[str]:
+        """The same, to its end, which has this exit code."""
+        return self.run_argv(bireme(*args), timeout, code, **kwargs)
 
-    def run_argv(self, argv: list[str], timeout: float = 60, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    def run_argv(
+        self, argv: list[str], timeout: float = 60, code: int | None = None, **kwargs: object
+    ) -> subprocess.CompletedProcess[str]:
         """The same for a whole command line."""
         process = self.start_argv(argv, **kwargs)
-        out, err = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+        out, err = ((data or b"").decode() for data in process.communicate(timeout=timeout))
+        assert code in (None, process.returncode), err or out
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def left(self, within: float = 0.0) -> dict[int, str]:
         """pid → command line of every process that is still there after so many seconds."""

@@ -126,13 +126,24 @@ class Jobs:
         return self.login.popen(self.command(*words, hosts=hosts), **{"cwd": str(self.shared), **kwargs})
 
     def run(
-        self, *words: object, hosts: str = "node[1-3]:2", timeout: float = 60, **kwargs: Any
+        self,
+        *words: object,
+        hosts: str = "node[1-3]:2",
+        timeout: float = 60,
+        code: int | None = None,
+        **kwargs: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, whatever that is."""
+        """Run it to its end, which has this exit code."""
         process = self.start(*words, hosts=hosts, **kwargs)
-        out, err = process.communicate(timeout=timeout)
-        text = [(data or b"").decode(errors="replace") for data in (out, err)]
-        return subprocess.CompletedProcess(process.args, process.returncode, *text)
+        out, err = ((data or b"").decode(errors="replace") for data in process.communicate(timeout=timeout))
+        assert code in (None, process.returncode), err
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def end(self, process: subprocess.Popen[bytes], code: int = 0) -> str:
+        """It ends by itself, with this code; what it has said on stderr."""
+        text = process.communicate(timeout=60)[1].decode(errors="replace")
+        assert process.returncode == code, text
+        return text
 
     def look(self, *options: object, args: tuple[str, ...] = (), **kwargs: Any) -> Looks:
         """Run a program that tells what it finds."""

@@ -294,7 +294,6 @@ def test_allocation_that_cannot_be_read(ssh_cluster: Testbed, shared_dir: Path) 
     """Never a silent local run."""
     jobs = Jobs(ssh_cluster, "auto", shared_dir)
     env = {"PBS_NODEFILE": str(shared_dir / "missing"), "PBS_JOBID": "17"}
-    done = jobs.run(jobs.write("look.py", LOOK), hosts="", env=env)
-    assert done.returncode == 2
+    done = jobs.run(jobs.write("look.py", LOOK), hosts="", env=env, code=2)
     assert "missing" in done.stderr
     assert not list(shared_dir.glob("*.json"))

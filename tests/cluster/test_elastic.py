@@ -119,6 +119,11 @@ class Elastic:
         assert not any(left.values()), f"left: {left}"
         return self.text()
 
+    def go_and_end(self, process: subprocess.Popen[bytes], code: int = 0) -> str:
+        """Let the ranks end."""
+        (self.folder / "go").touch()
+        return self.end(process, code)
+
 
 @pytest.fixture
 def elastic(ssh_cluster: Testbed, shared_dir: Path) -> Elastic:
@@ -173,8 +178,7 @@ def test_nodes_go_and_come(elastic: Elastic) -> None:
     ranks = elastic.ranks(process, 3, 2)
     assert hosts_of(ranks) == ["node1", "node2"]
     assert {words[-1] for words in ranks} == {ranks[0][-1]} and ranks[0][-3:-1] == ["0", "3"]
-    (elastic.folder / "go").touch()
-    text = elastic.end(process)
+    text = elastic.go_and_end(process)
     assert "3 changes during the job:" in text or "4 changes during the job:" in text
 
 
@@ -206,8 +210,7 @@ def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple
             elastic.testbed["node2"].boot()
             with gpus([elastic.testbed["node2"]], 2):
                 assert hosts_of(elastic.ranks(process, 2, 5)).count("node2") == 1
-                (elastic.folder / "go").touch()
-                elastic.end(process)
+                elastic.go_and_end(process)
         return
     process = elastic.start(*options, "--accelerator", "cpu", "rank.py", "go")
     assert hosts_of(elastic.ranks(process, 1, 2)) == ["node1", "node3"]
@@ -215,8 +218,7 @@ def test_a_node_that_is_away_from_the_beginning(elastic: Elastic, options: tuple
     (elastic.folder / "hosts").unlink()
     elastic.testbed["node2"].boot()
     assert hosts_of(elastic.ranks(process, 2, 3)) == list(NODES)
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
 
 
 def test_a_node_that_comes_back_without_its_devices(elastic: Elastic) -> None:
@@ -232,8 +234,7 @@ def test_a_node_that_comes_back_without_its_devices(elastic: Elastic) -> None:
         elastic.wait(process, r"node2 is not admitted: the job runs on cuda, but the node now has cpu")
         with gpus(nodes[1:], 1):
             assert hosts_of(elastic.ranks(process, 3, 2)) == list(NODES[:2])
-            (elastic.folder / "go").touch()
-            elastic.end(process)
+            elastic.go_and_end(process)
 
 
 def test_the_hostfile_grows(elastic: Elastic) -> None:
@@ -246,8 +247,7 @@ def test_the_hostfile_grows(elastic: Elastic) -> None:
     assert hosts_of(ranks) == ["node1", "node2", "node3", "node3"]
     assert [words[3] for words in ranks] == ["0", "0", "0", "1"] and [words[4] for words in ranks] == list("1122")
     assert "new in the hostfile: node3, node4" in elastic.text()
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
 
 
 def test_drained_and_called_back(elastic: Elastic) -> None:
@@ -265,8 +265,7 @@ def test_drained_and_called_back(elastic: Elastic) -> None:
     assert drain("node1", job)[0] == 2 and drain("node9", job)[0] == 2 and drain("node1", "1")[0] == 2
     assert drain("node4", job) == (0, "node4 is drained\n"), "a spare"
     assert drain("--back", "node1", job) == (0, "node1 may be used again once it answers\n")
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
 
 
 # What a host outside the job can do to a rendezvous store that it reaches: learn the job's id by its keys, and plant a
@@ -317,8 +316,7 @@ def test_nobody_runs_code_by_what_the_nodes_meet_in(elastic: Elastic) -> None:
     assert f"tried {len(places)}" in said
     os.kill(max(found(elastic.testbed["node2"], "rank.py")), signal.SIGKILL)
     elastic.wait(process, r"elastic job \d+, epoch \d+: 2 ranks")
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
     assert not marker.exists(), f"{marker.read_text().split()} have executed foreign code: {said}"
     assert places == [], "ranks that do not listen are all that runs"
 
@@ -361,8 +359,7 @@ def test_one_that_does_not_answer_before_the_ranks_start(elastic: Elastic) -> No
     elastic.wait(process, r"node2 is left out: no answer within 30 s")
     (elastic.folder / "free").touch()
     assert hosts_of(elastic.ranks(process, 2, 2)) == ["node1", "node3"]
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
 
 
 def always_fails(elastic: Elastic) -> None:
@@ -420,8 +417,7 @@ def test_where_the_ranks_meet(elastic: Elastic) -> None:
     elastic.testbed["node1"].poweroff()
     ranks = elastic.ranks(process, 2, 1)
     assert ranks[0][0] == "node2" and ranks[0][7] not in ("node1", address) and ranks[0][8] == "29777"
-    (elastic.folder / "go").touch()
-    elastic.end(process)
+    elastic.go_and_end(process)
 
 
 @pytest.mark.parametrize("named", ["node1", "node2"])
@@ -480,8 +476,7 @@ def test_the_guardian_of_the_engine_is_killed(elastic: Elastic) -> None:
     assert len(elastic.ranks(process, 1, 3)) == 3
     os.kill(guards(command_of(process))["guardian"], signal.SIGKILL)
     elastic.wait(process, r"^bireme: elastic job \d+, epoch \d+: 3 ranks on 3 nodes", 1)
-    (elastic.folder / "go").touch()
-    text = elastic.end(process)
+    text = elastic.go_and_end(process)
     assert "the guardian of the launcher ssh (pid " in text and "agent lost" not in text
 
 
@@ -505,7 +500,6 @@ def test_epochs_that_come_to_nothing(elastic: Elastic, epochs: int) -> None:
     if epochs < 10:
         elastic.testbed["node3"].clear()
         assert len(elastic.ranks(process, epochs + 1, 3)) == 3
-        (elastic.folder / "go").touch()
-    text = elastic.end(process, 69 if epochs == 10 else 0)
+        text = elastic.go_and_end(process, 69 if epochs == 10 else 0)
     in_vain = "no rank could be started 10 times in a row; the last time: the guardian of the launcher ssh (pid "
     assert (in_vain in text) == (epochs == 10)

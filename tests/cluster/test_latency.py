@@ -18,8 +18,7 @@ DELAY = 50  # ms each way
 def test_changes_nothing_but_time(jobs: Jobs, name: str) -> None:
     """Not for node 0 either, whose address and port are tried from the others."""
     with far(jobs.testbed[name], DELAY):
-        done = jobs.run(jobs.write("both.py", f"{LOOK}\n{MEET}"), "job", hosts=UNEVEN)
-        assert done.returncode == 0, done.stderr
+        done = jobs.run(jobs.write("both.py", f"{LOOK}\n{MEET}"), "job", hosts=UNEVEN, code=0)
         assert rows(jobs.looked(done)) == table(GOLDEN["all"][1])
         met(done.stdout.splitlines(), "job", ("node1", "node1", "node2", "node2", "node2", "node3"))
         process = jobs.start("-q", WRITER, "pieces", "1000")

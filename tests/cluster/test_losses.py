@@ -33,9 +33,7 @@ def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
 
 def end(jobs: Jobs, process: subprocess.Popen[bytes], code: int) -> str:
     """It ends by itself, with this code; soon after nothing is left anywhere."""
-    _, err = process.communicate(timeout=60)
-    text = err.decode(errors="replace")
-    assert process.returncode == code, text
+    text = jobs.end(process, code)
     left = jobs.testbed.strays(30)
     assert not any(left.values()), f"left: {left}"
     return text
@@ -181,8 +179,7 @@ def test_machine_of_the_command_is_cut_off(jobs: Jobs) -> None:
     """Every node stops its ranks by itself; the command has lost all of them."""
     process = start(jobs)
     jobs.login.cut()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75, err
+    jobs.end(process, 75)
     wait_until("the ranks to go", lambda: not any(found(node, "scene.py") for node in jobs.testbed.nodes), 30)
     jobs.login.heal()
     left = jobs.testbed.strays(30)

@@ -151,8 +151,7 @@ def test_srun_is_killed(slurm_cluster: Testbed, shared_dir: Path) -> None:
     process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
     read_lines(process, 6, "ready")
     signal_all(of_srun(jobs), signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 137, err
+    jobs.end(process, 137)
     assert not slurm_cluster.slurm_jobs(10)
 
 
@@ -163,8 +162,7 @@ def test_srun_is_killed(slurm_cluster: Testbed, shared_dir: Path) -> None:
 def test_what_needs_an_agent_is_refused(request: pytest.FixtureRequest, words: str) -> None:
     jobs = Jobs.on(request, "openmpi")
     wrap = ("--wrap", "env") if "wrap" in words else ()
-    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=UNEVEN)
-    assert done.returncode == 2, done.stderr
+    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=UNEVEN, code=2)
     option = words if "--output" in words else words.split()[0]
     assert f"bireme: {option} cannot be used with --native_ranks" in done.stderr
     assert not os.path.exists(jobs.shared / "logs")

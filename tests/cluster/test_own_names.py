@@ -35,8 +35,7 @@ def own_names(ssh_cluster: Testbed) -> Iterator[Callable[[str], None]]:
 
 
 def told(jobs: Jobs, *options: str) -> list[str]:
-    done = jobs.run("--output", "prefix", *options, jobs.write("tells.py", TELLS), hosts="node[1-3]:1")
-    assert done.returncode == 0, done.stderr
+    done = jobs.run("--output", "prefix", *options, jobs.write("tells.py", TELLS), hosts="node[1-3]:1", code=0)
     return sorted(done.stdout.splitlines())
 
 
@@ -84,6 +83,5 @@ dist.destroy_process_group()
 @needs.modules("torch")
 def test_gloo_meets(own_names: Callable[[str], None], jobs: Jobs) -> None:
     own_names("127.0.1.1")
-    done = jobs.run(jobs.write("reduces.py", REDUCES), hosts="node[1-2]:1", timeout=250)
-    assert done.returncode == 0, done.stderr
+    done = jobs.run(jobs.write("reduces.py", REDUCES), hosts="node[1-2]:1", timeout=250, code=0)
     assert done.stdout.count("total [3.0, 3.0, 3.0]") == 2

@@ -139,8 +139,7 @@ def test_an_environment_script_that_takes_its_time(jobs: Jobs) -> None:
 
 def test_bad_line_of_an_environment_file(jobs: Jobs) -> None:
     jobs.write(".bireme_env", "GOOD=1\nthis is my secret\n")
-    done = jobs.run(jobs.write("look.py", ""))
-    assert done.returncode == 2
+    done = jobs.run(jobs.write("look.py", ""), code=2)
     assert ".bireme_env:2" in done.stderr
     assert "my secret" not in done.stderr
 

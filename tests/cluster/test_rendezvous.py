@@ -97,8 +97,7 @@ def test_port_that_was_asked_for(jobs: Jobs) -> None:
     assert meet(jobs, "--master_port", "31234") == (jobs.testbed["node1"].ip, 31234)
     other = jobs.testbed["node1"].popen([sys.executable, "-c", LISTEN.format(31234)], stdout=subprocess.PIPE)
     assert other.stdout and other.stdout.readline() == b"up\n"
-    done = jobs.run("--master_port", "31234", jobs.shared / "meet.py", "job")
-    assert done.returncode == 69
+    done = jobs.run("--master_port", "31234", jobs.shared / "meet.py", "job", code=69)
     assert "node1" in done.stderr and "31234" in done.stderr
     assert done.stdout == ""
 
@@ -122,8 +121,7 @@ def test_address_that_all_nodes_reach(jobs: Jobs) -> None:
 
 def test_no_address_that_all_nodes_reach(jobs: Jobs) -> None:
     jobs.testbed["node1"].drop(29500)
-    done = jobs.run(jobs.write("meet.py", MEET), "job")
-    assert done.returncode == 69
+    done = jobs.run(jobs.write("meet.py", MEET), "job", code=69)
     assert "node1" in done.stderr and "node2, node3" in done.stderr and jobs.testbed["node1"].ip in done.stderr
     assert done.stdout == ""
 
@@ -160,8 +158,7 @@ def test_two_jobs_at_once_a_few_times(jobs: Jobs) -> None:
         started = start_two(jobs, ("node1", "node2"))
         (jobs.shared / "pause").touch()
         for process in started:
-            _, err = process.communicate(timeout=30)
-            assert process.returncode == 0, err
+            jobs.end(process)
         (jobs.shared / "pause").unlink()
 
 
@@ -203,5 +200,4 @@ def test_the_end_of_one_leaves_the_other(jobs: Jobs, signum: signal.Signals) -> 
     wait_until("the first job's ranks to go", lambda: not ranks()["one"], 30)
     assert ranks()["two"] == 6
     (jobs.shared / "pause").touch()
-    _, err = second.communicate(timeout=30)
-    assert second.returncode == 0, err
+    jobs.end(second)

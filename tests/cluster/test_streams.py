@@ -227,8 +227,7 @@ def logs_in(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("backend", backends("ssh", "mpich"))
 def test_log_dir_is_on_the_machine_of_the_command(jobs: Jobs) -> None:
     """All ranks' output, whole, in a directory that no other host has."""
-    done = jobs.run("-q", "--log_dir", "/tmp/gathered", WRITER, "lines", "3000")
-    assert done.returncode == 0, done.stderr
+    jobs.run("-q", "--log_dir", "/tmp/gathered", WRITER, "lines", "3000", code=0)
     try:
         names = jobs.login.run("cd /tmp/gathered && find . -type f | sort").stdout.split()
         assert len(names) == 6
@@ -257,8 +256,7 @@ def test_each_rank_log_is_on_its_node(jobs: Jobs) -> None:
 
 
 def test_log_of_a_failed_job_is_named(jobs: Jobs) -> None:
-    done = jobs.run("--grace", "5", "--log_dir", "logs", jobs.write("boom.py", "raise ValueError('boom')"))
-    assert done.returncode == 1
+    done = jobs.run("--grace", "5", "--log_dir", "logs", jobs.write("boom.py", "raise ValueError('boom')"), code=1)
     assert "logs" in done.stderr and "ValueError: boom" in done.stderr
     assert len(list((jobs.shared / "logs").rglob("*"))) >= 6
 

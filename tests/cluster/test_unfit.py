@@ -74,8 +74,7 @@ def test_bad_hostfile(jobs: Jobs, name: str) -> None:
     data, line = BAD_HOSTFILES[name]
     path = jobs.shared / "nodes"
     path.write_bytes(data)
-    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="", env=without_ssh(jobs))
-    assert done.returncode == 2
+    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="", env=without_ssh(jobs), code=2)
     assert done.stderr.startswith(f"bireme: {path}:{line}: " if line else f"bireme: {path}: "), done.stderr
     assert len(done.stderr.splitlines()) <= 2
     assert not (jobs.shared / "ssh-was-run").exists() and not list(jobs.shared.glob("started-*"))
@@ -87,8 +86,7 @@ def test_hostfile_that_was_named_must_be_there(jobs: Jobs, name: str) -> None:
     path = jobs.shared / "nodes"
     if name == "directory":
         path.mkdir()
-    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="")
-    assert done.returncode == 2
+    done = jobs.run("--hostfile", path, jobs.write("started.py", STARTED), hosts="", code=2)
     assert str(path) in done.stderr and len(done.stderr.splitlines()) <= 2
     assert not list(jobs.shared.glob("started-*"))
 
@@ -341,8 +339,7 @@ def test_a_python_that_cannot_run_an_agent(
     path = other_python(jobs, "node2", TOO_OLD.format(python=shlex.quote(sys.executable)))
     other_python(jobs, "node4", PYTHON_2)
     hosts = "node[1-4]:2" if backend == "ssh" else "node[1-3]:2"  # of mpirun, all that was printed is shown for all
-    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts)
-    assert done.returncode == 69, done.stderr
+    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts, code=69)
     assert not list(jobs.shared.glob("started-*"))
     found = table_of(done.stderr)
     assert {"node2", "node3"} <= set(found)
@@ -369,8 +366,7 @@ def test_another_python_on_each_node(jobs: Jobs, own_python: Callable[[Testbed],
     for name, python in zip(names, (sys.executable, *PYTHONS.values()), strict=True):
         path = other_python(jobs, name, f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
     hosts = ",".join(f"{name}:1" for name in names)
-    done = jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts)
-    assert done.returncode == 0, done.stderr
+    jobs.run("--node_python", path, jobs.write("started.py", STARTED), hosts=hosts, code=0)
     assert len(list(jobs.shared.glob("started-*"))) == len(names)
 
 
@@ -387,8 +383,7 @@ def test_working_directory_is_missing(jobs: Jobs, own_python: Callable[[Testbed]
     own_python(jobs.testbed)  # takes the directories away
     jobs.write("started.py", STARTED)
     cwd = only_on(jobs, "login", "node2", script=True)
-    done = jobs.run(jobs.shared / "started.py", cwd=cwd)
-    assert done.returncode == 69, done.stderr
+    done = jobs.run(jobs.shared / "started.py", cwd=cwd, code=69)
     found = table_of(done.stderr)
     assert list(found) == ["node1", "node3"], found
     for lines in found.values():
@@ -402,8 +397,7 @@ def test_script_is_missing_on_one_node(jobs: Jobs, own_python: Callable[[Testbed
     jobs.write("started.py", STARTED)
     only_on(jobs, "login", "node1", "node3", script=True)
     cwd = only_on(jobs, "node2", script=False)
-    done = jobs.run("started.py", cwd=cwd)
-    assert done.returncode == 69, done.stderr
+    done = jobs.run("started.py", cwd=cwd, code=69)
     found = table_of(done.stderr)
     assert list(found) == ["node2"]
     assert "started.py" in found["node2"][0] and "--ship" in found["node2"][1]
@@ -416,6 +410,5 @@ def test_launcher_that_is_not_installed(jobs: Jobs, backend: str) -> None:
     tools = jobs.shared / "bin"
     tools.mkdir()
     (tools / "sh").symlink_to("/bin/sh")  # which starts the command here
-    done = jobs.run(jobs.write("started.py", STARTED), env={"PATH": str(tools)})
-    assert done.returncode == 2
+    done = jobs.run(jobs.write("started.py", STARTED), env={"PATH": str(tools)}, code=2)
     assert f"{backend!r} is not installed" in done.stderr

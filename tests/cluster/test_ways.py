@@ -54,8 +54,7 @@ def test_what_is_wrong_with_pods(request: pytest.FixtureRequest) -> None:
     jobs = Jobs.on(request, "kubectl")
     pods = pod(1), pod(2, phase="Pending"), pod(3, phase="Succeeded"), pod(4, containers=["other"])
     hosts = "train-1:1,train-2:1,train-3:1,train-4:1,train-5:1"
-    done = jobs.run("--launcher_args", "-n ns -c main", SCENE, "wait", hosts=hosts, env=cluster(jobs, *pods))
-    assert done.returncode == 69
+    done = jobs.run("--launcher_args", "-n ns -c main", SCENE, "wait", hosts=hosts, env=cluster(jobs, *pods), code=69)
     assert table_of(done.stderr) == {
         "train-2": ["Error from server (BadRequest): pod train-2 does not have a host assigned"],
         "train-3": ["error: cannot exec into a container in a completed pod; current phase is Succeeded"],

@@ -41,8 +41,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_any_connection(jobs: Jobs, name: str) -> None:
     options, word = REFUSED[name]
-    done = jobs.run(*options, jobs.write("look.py", LOOK), hosts=UNEVEN, env=without_ssh(jobs))
-    assert done.returncode == 2
+    done = jobs.run(*options, jobs.write("look.py", LOOK), hosts=UNEVEN, env=without_ssh(jobs), code=2)
     assert word in done.stderr and len(done.stderr.splitlines()) <= 2
     assert not (jobs.shared / "ssh-was-run").exists()
 
@@ -85,12 +84,10 @@ def test_no_slot_of_the_first_node_is_left(jobs: Jobs) -> None:
     """Known only once the nodes have said what they have: nothing was started then."""
     program = jobs.write("up.py", "open('up', 'w')")
     with gpus(jobs.testbed.nodes[:2], 1):
-        done = jobs.run("--exclude", "node1:0", program, hosts="node1\nnode2\n")
-        assert done.returncode == 2, done.stderr
+        done = jobs.run("--exclude", "node1:0", program, hosts="node1\nnode2\n", code=2)
         assert "no slots on node1" in done.stderr and "--exclude node1" in done.stderr
         assert not (jobs.shared / "up").exists()
-        done = jobs.run("--exclude", "node2:0", program, hosts="node1\nnode2\n")
-        assert done.returncode == 0, done.stderr
+        done = jobs.run("--exclude", "node2:0", program, hosts="node1\nnode2\n", code=0)
     assert (jobs.shared / "up").exists()
 
 

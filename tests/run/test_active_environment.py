@@ -60,8 +60,7 @@ def active(place: Path, variable: str = "VIRTUAL_ENV") -> dict[str, str]:
 
 
 def prefix_of(stage, words, env, *options):
-    done = stage.run_argv([*words, "run", "-q", *map(str, options)], env=env)
-    assert done.returncode == 0, done.stderr
+    done = stage.run_argv([*words, "run", "-q", *map(str, options)], env=env, code=0)
     return done.stdout.strip()
 
 
@@ -157,8 +156,7 @@ def test_a_module_that_is_only_in_the_active_environment(stage, script, tool, pr
     assert "ModuleNotFoundError: No module named 'only_here'" in done.stderr
     assert f"it was run by {place}/bin/python, but the active environment is {project}" in done.stderr, done.stderr
     assert f"--python {project}" in done.stderr
-    fine = stage.run_argv([*words, "run", str(script("import only_here\n"))], env=active(project))
-    assert fine.returncode == 0, fine.stderr
+    fine = stage.run_argv([*words, "run", str(script("import only_here\n"))], env=active(project), code=0)
     assert f"bireme: ranks run in the active environment {project}\n" in fine.stderr
 
 
@@ -171,6 +169,5 @@ def test_a_module_that_is_only_in_the_active_environment(stage, script, tool, pr
     ],
 )
 def test_a_python_that_cannot_be_used(stage, script, python, says):
-    done = stage.run("run", "--python", python, script(SHOWS))
-    assert done.returncode == 2
+    done = stage.run("run", "--python", python, script(SHOWS), code=2)
     assert f"--python: {says}" in done.stderr and len(done.stderr.splitlines()) <= 2

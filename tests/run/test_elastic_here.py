@@ -170,8 +170,7 @@ def test_the_allocation_ends_while_its_nodes_are_sought(job, stage, tmp_path):
     (tmp_path / "srun").chmod(0o755)
     environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_ID="7")
     words = ("--launcher", "slurm", "--hosts", "node1:2", "--elastic_timeout", "30")
-    done = stage.run(*job(*words), cwd=tmp_path, env=environ)
-    assert done.returncode == 75, done.stderr
+    done = stage.run(*job(*words), cwd=tmp_path, env=environ, code=75)
     assert "the allocation is gone: " in done.stderr and "Slurm job 7 has expired" in done.stderr
 
 
@@ -184,8 +183,7 @@ def bare_interpreter(folder: Path) -> Path:
 def test_without_torch(job, stage, tmp_path):
     """No PyTorch is needed, neither by the command nor by the nodes."""
     (tmp_path / "fail0").touch()
-    done = stage.run(*job("--venv_script", bare_interpreter(tmp_path), fails=1), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = stage.run(*job("--venv_script", bare_interpreter(tmp_path), fails=1), cwd=tmp_path, code=0)
     assert done.stdout.count("here 1") == 2
 
 
@@ -253,7 +251,6 @@ def test_a_dry_run(stage, tmp_path, words):
 
 def test_a_dry_run_shows_no_spares(stage, tmp_path):
     words = ("--elastic_training", "--hosts", "n[1-3]:2", "--max_elastic_nodes", "2", __file__)
-    done = stage.run("run", "--dry_run", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = stage.run("run", "--dry_run", *words, cwd=tmp_path, code=0)
     assert " n2 " in done.stdout and " n3 " not in done.stdout
     assert "TORCHELASTIC_RUN_ID='<made at the start>'" in done.stdout

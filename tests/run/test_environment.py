@@ -153,8 +153,7 @@ def test_a_strangers_file_in_the_working_directory_is_passed_over(stage, script,
     (tmp_path / ".bireme_env").chmod(0o646)
     (tmp_path / ".deepspeed_env").write_text("MINE=1\nPYTHONSTARTUP=/s3cret\n")
     (tmp_path / ".deepspeed_env").chmod(0o600)
-    done = stage.run(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = stage.run(*words, cwd=tmp_path, code=0)
     assert done.stdout == "False True\n"
     assert f"ignoring {tmp_path}/.bireme_env: everyone can write to it" in done.stderr
     assert (

@@ -26,8 +26,7 @@ sys.exit(3)
 @pytest.mark.parametrize("log", ["--log_dir", "--enable_each_rank_log"])
 def test_where_a_name_is_seen(stage, script, tmp_path, nodes, log):
     options = ("--job_name", "llama-7b.1", log, tmp_path / "logs", "--report", tmp_path / "report")
-    done = stage.run("run", *nodes, *options, script(SHOWS))
-    assert done.returncode == 3, done.stderr
+    done = stage.run("run", *nodes, *options, script(SHOWS), code=3)
     assert done.stdout.split() == ["llama-7b.1", "bireme:llama-7b", "bireme:llama-7b"]  # the kernel keeps 15 bytes
     assert "\nbireme: llama-7b.1: rank 0 on " in f"\n{done.stderr}"
     assert json.loads((tmp_path / "report").read_text())["job_name"] == "llama-7b.1"
@@ -72,7 +71,6 @@ def test_another_directory(stage, tmp_path, below, nodes):
 
 def test_another_directory_for_a_study(stage, tmp_path, below):
     words = ("--param", "x=1,2", "--maximize", "metric {}", "--trials", "2", "where.py")
-    done = stage.run("tune", "--cwd", "below", *words, "{x}", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = stage.run("tune", "--cwd", "below", *words, "{x}", cwd=tmp_path, code=0)
     assert f"bireme run --cwd={below} " in done.stdout
     assert (below / "tuning").is_dir()

@@ -45,8 +45,7 @@ def small_memory():
 
 
 def test_the_killers_victim_is_named(stage, script, small_memory):
-    done = stage.run("run", "-q", "--num_gpus", "2", script(EATS), preexec_fn=small_memory)
-    assert done.returncode == 137
+    done = stage.run("run", "-q", "--num_gpus", "2", script(EATS), preexec_fn=small_memory, code=137)
     report = done.stderr[done.stderr.index("bireme: rank 1") :]
     assert "SIGKILL (exit code 137)" in report
     assert report.count("out-of-memory killer") == 1
@@ -73,6 +72,5 @@ def test_the_counters_name_the_same_limit(small_memory):
 
 def test_another_kill_is_not_blamed_on_memory(stage, script, small_memory):
     program = script("import os\nos.kill(os.getpid(), 9)\n")
-    done = stage.run("run", "-q", program, preexec_fn=small_memory)
-    assert done.returncode == 137
+    done = stage.run("run", "-q", program, preexec_fn=small_memory, code=137)
     assert "out-of-memory" not in done.stderr

@@ -70,8 +70,7 @@ def test_named_port(stage, script, free_port):
 def test_named_port_of_another_job(stage, script, free_port):
     first = stage.start("run", "-q", "--master_port", free_port, script(WAITS))
     assert port_of(first) == free_port
-    second = stage.run("run", "--master_port", free_port, script("open('ran', 'w')", "second.py"))
-    assert second.returncode == 2
+    second = stage.run("run", "--master_port", free_port, script("open('ran', 'w')", "second.py"), code=2)
     assert f"port {free_port} is taken" in second.stderr
     first.terminate()
     assert first.wait(30) == 143
@@ -123,6 +122,5 @@ def test_two_jobs_started_in_the_same_instant_again_and_again(stage, script):
 
 def test_a_plan_takes_no_port_away(stage, script, free_port):
     for _ in range(2):
-        done = stage.run("run", "--dry_run", "--master_port", free_port, script(SAYS))
-        assert done.returncode == 0
+        stage.run("run", "--dry_run", "--master_port", free_port, script(SAYS), code=0)
     lease_named_port(free_port).close()

@@ -48,8 +48,7 @@ def test_a_program_of_any_kind(stage, tmp_path):
 
 def test_a_program_that_is_not_there(stage, script):
     """Which is found only at the start where the rank is a part of its name."""
-    done = stage.run("run", "--wrap", "no-such-program-{rank}", script("pass"))
-    assert done.returncode == 127
+    done = stage.run("run", "--wrap", "no-such-program-{rank}", script("pass"), code=127)
     assert "cannot run no-such-program-0: No such file or directory" in done.stderr
 
 
@@ -57,8 +56,7 @@ def test_a_program_that_cannot_be_executed(stage, tmp_path):
     program = tmp_path / "tool"
     program.write_text("plain text")
     program.chmod(0o755)
-    done = stage.run("run", "--no_python", program)
-    assert done.returncode == 126
+    done = stage.run("run", "--no_python", program, code=126)
     assert f"cannot run {program}" in done.stderr
 
 
@@ -125,8 +123,7 @@ def test_local_rank_of_a_module_and_of_a_program(stage, tmp_path):
 
 def test_local_rank_that_the_script_refuses_after_all(stage, script):
     program = script("import argparse\nif '--local_rank': argparse.ArgumentParser().parse_args()\n")
-    done = stage.run("run", program)
-    assert done.returncode == 2
+    done = stage.run("run", program, code=2)
     assert "  Bireme has added --local_rank=0 to the arguments, and the script refuses it" in done.stderr, done.stderr
     assert "--no_local_rank" in done.stderr
     mine = stage.run("run", "--no_local_rank", program, "--local_rank=0")

@@ -28,8 +28,7 @@ def logs(directory):
 
 @pytest.mark.parametrize("option", ["--enable_each_rank_log", "--enable-each-rank-log"])
 def test_each_rank_has_all_its_output_in_a_file(stage, tmp_path, option):
-    done = stage.run("run", "-q", "--num_gpus", "3", option, tmp_path / "a" / "b", WRITER, "pieces", "2000")
-    assert done.returncode == 0, done.stderr
+    done = stage.run("run", "-q", "--num_gpus", "3", option, tmp_path / "a" / "b", WRITER, "pieces", "2000", code=0)
     found = logs(tmp_path / "a" / "b")
     assert sorted(found) == [0, 1, 2]
     for rank, text in found.items():
@@ -69,8 +68,7 @@ def test_relative_to_the_working_directory(stage, tmp_path):
 
 def test_last_words_before_a_kill_are_in_the_file(stage, tmp_path, script):
     program = script("import os\nos.write(1, b'x' * 100_000 + b'last words')\nos.kill(os.getpid(), 9)\n")
-    done = stage.run("run", "-q", "--enable_each_rank_log", tmp_path / "logs", program)
-    assert done.returncode == 137
+    stage.run("run", "-q", "--enable_each_rank_log", tmp_path / "logs", program, code=137)
     assert logs(tmp_path / "logs") == {0: b"x" * 100_000 + b"last words"}
 
 
@@ -102,8 +100,7 @@ def test_a_full_disk_is_said_once_for_each_file_and_training_goes_on(stage, smal
 def test_a_disk_that_is_full_from_the_start(stage, small_disk):
     with pytest.raises(OSError):
         (small_disk / "filler").write_bytes(b"x" * 100_000)
-    done = stage.run("run", "-q", "--enable_each_rank_log", small_disk, WRITER, "lines", "100")
-    assert done.returncode == 0
+    done = stage.run("run", "-q", "--enable_each_rank_log", small_disk, WRITER, "lines", "100", code=0)
     assert done.stdout.count("\n") == 100
     assert done.stderr.count("No space left on device") == 1
 

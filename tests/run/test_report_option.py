@@ -212,8 +212,7 @@ os.symlink(sys.argv[2], f"{sys.argv[1]}.{runner}.tmp")
 def test_a_link_that_is_laid_while_the_job_runs_is_not_followed(stage, script, tmp_path):
     path, precious = tmp_path / "report.json", tmp_path / "precious"
     precious.write_text("mine")
-    done = stage.run("run", "-q", "--report", path, script(PLANTS), path, precious)
-    assert done.returncode == 0, done.stderr
+    stage.run("run", "-q", "--report", path, script(PLANTS), path, precious, code=0)
     assert precious.read_text() == "mine"
     assert not path.is_symlink() and json.loads(path.read_text())["cause"] == "ok"
 
@@ -234,8 +233,7 @@ def test_what_cannot_be_written_is_said_before_anything_starts(stage, script, tm
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
-    done = stage.run("run", "--report", name, script("open('started', 'w')"), cwd=tmp_path)
-    assert done.returncode == 2
+    done = stage.run("run", "--report", name, script("open('started', 'w')"), cwd=tmp_path, code=2)
     assert done.stderr.startswith("bireme: --report: ") and len(done.stderr.splitlines()) <= 2
     assert not (tmp_path / "started").exists()
     assert (tmp_path / "link").read_text() == "mine"
@@ -245,8 +243,7 @@ def test_a_file_that_cannot_be_written_at_the_end(stage, script, tmp_path):
     """It is said, and the job's code stays what it is."""
     (tmp_path / "out").mkdir()
     program = script("import os\nos.rmdir('out')\nraise SystemExit(3)\n")
-    done = stage.run("run", "-q", "--report", "out/report.json", program, cwd=tmp_path)
-    assert done.returncode == 3
+    done = stage.run("run", "-q", "--report", "out/report.json", program, cwd=tmp_path, code=3)
     assert "cannot write the report" in done.stderr
 
 

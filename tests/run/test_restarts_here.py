@@ -45,8 +45,7 @@ def attempts(folder, rank: int = 0) -> list[str]:
 
 
 def test_the_job_is_started_again_until_it_works(job, tmp_path, stage):
-    done = stage.run(*job("--restarts", 3, until=2), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = stage.run(*job("--restarts", 3, until=2), cwd=tmp_path, code=0)
     assert attempts(tmp_path, 0) == attempts(tmp_path, 1) == ["0 3", "1 3", "2 3"], "all ranks, each time"
     assert [line for line in done.stderr.splitlines() if "bireme: restart" in line] == [
         "bireme: restart 1 of 3", "bireme: restart 2 of 3"
@@ -55,8 +54,7 @@ def test_the_job_is_started_again_until_it_works(job, tmp_path, stage):
 
 
 def test_one_that_always_fails_ends_with_its_code_and_report(job, tmp_path, stage):
-    done = stage.run(*job("--restarts", 2, until=99), cwd=tmp_path)
-    assert done.returncode == 1
+    done = stage.run(*job("--restarts", 2, until=99), cwd=tmp_path, code=1)
     assert attempts(tmp_path) == ["0 2", "1 2", "2 2"]
     assert done.stderr.rstrip().splitlines()[-2].endswith("ValueError: no luck in attempt 2")
 
@@ -111,8 +109,7 @@ def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     program = script("import os, sys\nos.unlink('hosts')\nsys.exit(3)\n")
     words = ("--restarts", "3", "--hostfile", "hosts", "--report", "report.json", program)
-    done = stage.run("run", *words, cwd=tmp_path)
-    assert done.returncode == 3
+    done = stage.run("run", *words, cwd=tmp_path, code=3)
     assert "  cannot restart it: hosts: cannot be read: No such file or directory" in done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == 3
 

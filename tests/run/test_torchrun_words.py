@@ -31,8 +31,7 @@ def shown(stage, script, tmp_path):
 
     def run(*words, ranks, env=()):
         environ = clean_environ(LOOK_DIR=str(tmp_path), **dict(env))
-        done = stage.run("run", *words, path, env=environ)
-        assert done.returncode == 0, done.stderr
+        done = stage.run("run", *words, path, env=environ, code=0)
         return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)], done
 
     return run
@@ -105,8 +104,7 @@ def test_what_is_not_needed_is_accepted_with_the_reason(stage, dash):
         value = [] if option.kind == "flag" else [option.choices[0] if option.choices else "1"]
         for name in option.names:
             words += ["--" + name.removeprefix("--").replace("_", dash), *value]
-    done = stage.run("run", "--dry_run", *words, LOOK)
-    assert done.returncode == 0, done.stderr
+    done = stage.run("run", "--dry_run", *words, LOOK, code=0)
     for option in NEEDLESS:
         assert f"{option.name} is not needed: {option.needless}" in done.stderr
     assert "not needed" not in stage.run("run", "-q", "--dry_run", *words, LOOK).stderr
@@ -225,8 +223,7 @@ def test_nodes_of_pytorchs_own_agent(script, tmp_path):
 def test_nodes_that_pytorchs_own_agent_numbers(stage, script):
     """Real ones meet so in ``tests/cluster/test_allocations.py``."""
     where = ("--rdzv-endpoint", "localhost:29511", "--rdzv-conf", "join_timeout=60")
-    done = stage.run("run", "--dry_run", *AGENT, *where, script("pass"))
-    assert done.returncode == 0, done.stderr
+    done = stage.run("run", "--dry_run", *AGENT, *where, script("pass"), code=0)
     words = "--rdzv-backend=c10d --rdzv-endpoint=localhost:29511 --rdzv-id=x1 --role=r --max-restarts=0"
     assert f" -m torch.distributed.run --nnodes=2:2 --nproc-per-node=2 {words} " in done.stdout
     assert " --rdzv-conf=join_timeout=60 " in done.stdout
