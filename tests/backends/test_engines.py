@@ -88,8 +88,7 @@ class EngineJobs(Jobs):
         return err.decode(errors="replace")
 
     def clean(self) -> None:
-        left = self.testbed.strays(30)
-        assert not any(left.values()), f"left: {left}"
+        self.testbed.leaves_nothing()
 
 
 @pytest.fixture(params=["mvapich", "impi"])

@@ -251,8 +251,7 @@ def test_scancel_stops_everything(jobs: Jobs) -> None:
     wait_until("the ranks", lambda: len(list(jobs.shared.glob("up-*"))) == 6, 30)
     jobs.login.run(["scancel", number])
     wait_until("the job to go", lambda: not jobs.testbed.slurm_jobs(), 30)
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), left
+    jobs.testbed.leaves_nothing()
 
 
 # -- other schedulers, by their variables ----------------------------------------------------------

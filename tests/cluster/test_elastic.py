@@ -115,8 +115,7 @@ class Elastic:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end:\n{self.text()}") from None
         assert process.returncode == code, self.text()
-        left = self.testbed.strays(30)
-        assert not any(left.values()), f"left: {left}"
+        self.testbed.leaves_nothing()
         return self.text()
 
     def go_and_end(self, process: subprocess.Popen[bytes], code: int = 0) -> str:

@@ -47,8 +47,7 @@ def ends_clean(jobs: Jobs, process: subprocess.Popen[bytes]) -> str:
     text = err.decode(errors="replace")
     ours = [line for line in text.splitlines() if not line.startswith("[node")]
     assert process.returncode == 130, text
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), f"left: {left}"
+    jobs.testbed.leaves_nothing()
     assert all(line.startswith("bireme: ") for line in ours), ours
     return text
 

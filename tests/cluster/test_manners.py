@@ -94,8 +94,7 @@ def test_stopped_while_suspended(request: pytest.FixtureRequest) -> None:
     jobs.login.kill(process, signal.SIGTERM)
     os.kill(process.pid, signal.SIGCONT)
     jobs.end(process, 143)
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), left
+    jobs.testbed.leaves_nothing()
 
 
 def test_time_limit(jobs: Jobs) -> None:

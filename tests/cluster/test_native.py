@@ -93,8 +93,7 @@ def test_rank_fails(jobs: Jobs, backend: str) -> None:
     (jobs.shared / "go").touch()
     _, err = process.communicate(timeout=30)
     assert process.returncode in ((3,) if backend == "openmpi" else (3, 143)), err
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), left
+    jobs.testbed.leaves_nothing()
 
 
 @pytest.mark.slow
@@ -105,8 +104,7 @@ def test_the_command_is_killed(jobs: Jobs) -> None:
     read_lines(process, 6, "ready")
     jobs.login.kill(process, signal.SIGKILL)
     process.communicate(timeout=30)
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), left
+    jobs.testbed.leaves_nothing()
     assert not jobs.testbed.slurm or not jobs.testbed.slurm_jobs(10)
 
 

@@ -77,8 +77,7 @@ class Scene:
 
     def clean(self) -> None:
         """Nothing of the job on any host that runs, its engine's daemons included."""
-        left = self.testbed.strays(30)
-        assert not any(left.values()), f"left: {left}"
+        self.testbed.leaves_nothing()
 
 
 @pytest.fixture

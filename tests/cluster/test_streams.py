@@ -211,8 +211,7 @@ def test_reader_goes_away(jobs: Jobs) -> None:
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(30) == 141, err
-    left = jobs.testbed.strays(30)
-    assert not any(left.values()), left
+    jobs.testbed.leaves_nothing()
 
 
 # -- log files -------------------------------------------------------------------------------------

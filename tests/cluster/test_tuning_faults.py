@@ -154,8 +154,7 @@ def test_a_tuner_that_is_stopped_leaves_nothing_on_any_node(desk: Desk, signum: 
     desk.running(4)
     desk.login.kill(process, signum, group=False)
     desk.end(process, 128 + signum)
-    left = desk.testbed.strays(30)
-    assert not any(left.values()), left
+    desk.testbed.leaves_nothing()
     desk.go()
     desk.end(desk.start("--until", "go"))
     assert set(desk.ends().values()) == {"ok"} and len(desk.ends()) == 2
@@ -167,8 +166,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     wait_until("some ends", lambda: len(list(desk.results.glob("z*/metrics.json"))) >= 2, 60)
     desk.login.kill(process, signal.SIGKILL)
     process.communicate(timeout=30)
-    left = desk.testbed.strays(30)
-    assert not any(left.values()), left
+    desk.testbed.leaves_nothing()
     before = desk.ends()
     options = ("--experiment_limit", "25")  # for the stubborn one: the others should make it
     desk.end(desk.start("--until", "go", "--ran", "ran", "--do", "0/4=stubborn", "--do", "1/8=die", options=options))
@@ -178,7 +176,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     for name in before:
         stage, micro = re.findall(r"^z(\d)_gas\d+_tmbspg(\d+)$", name)[0]
         assert ran.count(f"{stage}/{micro}") == 1, "what has ended is not run again"
-    assert not any(desk.testbed.strays(30).values())
+    desk.testbed.leaves_nothing()
 
 
 def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk) -> None:

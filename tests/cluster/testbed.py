@@ -264,6 +264,11 @@ class Testbed:
         """For each host with any, the processes that are not its own and still there after a grace period."""
         return {host.name: left for host in self.hosts.values() if (left := host.strays(grace))}
 
+    def leaves_nothing(self) -> None:
+        """Fail if any process that is not a host's own is there for half a minute."""
+        left = self.strays(30)
+        assert not left, f"left: {left}"
+
     def slurm_ready(self, timeout: float = 150) -> None:
         """Wait until every node is idle, and bring back the ones that Slurm has given up.
 
