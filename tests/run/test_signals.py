@@ -206,7 +206,7 @@ def test_time_for_a_checkpoint(stage, script, tmp_path):
         "    open(sys.argv[1] + os.environ['RANK'], 'w').write('saved')\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
-        "print('ready', os.getpid(), flush=True)\n"
+        "os.write(1, b'ready\\n')\n"  # by print, the signal could come within it, where the handler cannot print
         "while True: time.sleep(0.05)\n"
     )
     process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "60", program, tmp_path / "checkpoint")
