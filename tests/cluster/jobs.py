@@ -129,7 +129,7 @@ class Jobs:
         self,
         *words: object,
         hosts: str = "node[1-3]:2",
-        timeout: float = 60,
+        timeout: float = 120,
         code: int | None = None,
         **kwargs: Any,
     ) -> subprocess.CompletedProcess[str]:

@@ -85,7 +85,7 @@ def test_open_mpi_and_the_c_shell(request: pytest.FixtureRequest) -> None:
 def test_start_up_file_that_waits_for_input(jobs: Jobs, home: Path) -> None:
     """It would get what the command sends, but that sends nothing before the agent has greeted."""
     (home / ".bashrc").write_text('[ "$(hostname)" != node2 ] || { echo "go on?"; read answer; }\n')
-    assert refused(jobs, hosts="node[1-2]:1", within=60)["node2"] == [
+    assert refused(jobs, hosts="node[1-2]:1")["node2"] == [
         "no answer within 30 s",
         "go on?",
         "does a start-up file of the shell there wait for input? try ssh node2 true",
@@ -176,7 +176,7 @@ def test_python_without_its_extensions(jobs: Jobs) -> None:
         for name, module in (("node1", _ssl), ("node2", _ctypes)):
             assert module.__file__ is not None
             stack.enter_context(shadowed(jobs.testbed[name], module.__file__, "/dev/null"))
-        found = refused(jobs, hosts="node[1-2]:1", within=20)
+        found = refused(jobs, hosts="node[1-2]:1")
     assert list(found) == ["node2"]
     assert found["node2"][0].endswith("is not complete: No module named '_ctypes'")
     assert found["node2"][1:] == ["name another with --node_python"]

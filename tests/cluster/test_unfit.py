@@ -21,10 +21,10 @@ from tests.test_sent_agent import PYTHONS
 
 STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
 CONNECT = 10.0  # seconds that ssh may take to connect
-SLACK = 15.0  # of a busy machine
+SLACK = 30.0  # of a busy machine; without that bound TCP tries for two minutes
 
 
-def refused(jobs: Jobs, *options: object, within: float = 40.0, **kwargs: object) -> dict[str, list[str]]:
+def refused(jobs: Jobs, *options: object, within: float = 90.0, **kwargs: object) -> dict[str, list[str]]:
     """Run a job that must be refused; what its one table says, by host."""
     begin = time.monotonic()
     done = jobs.run(*options, jobs.write("started.py", STARTED), **kwargs)  # type: ignore[arg-type]
