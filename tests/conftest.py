@@ -199,13 +199,13 @@ class Stage:
         return process
 
     def run(
-        self, *args: str | Path, timeout: float = 60, code: int | None = None, **kwargs: object
+        self, *args: str | Path, timeout: float = 120, code: int | None = None, **kwargs: object
     ) -> subprocess.CompletedProcess[str]:
         """The same, to its end, which has this exit code."""
         return self.run_argv(bireme(*args), timeout, code, **kwargs)
 
     def run_argv(
-        self, argv: list[str], timeout: float = 60, code: int | None = None, **kwargs: object
+        self, argv: list[str], timeout: float = 120, code: int | None = None, **kwargs: object
     ) -> subprocess.CompletedProcess[str]:
         """The same for a whole command line."""
         process = self.start_argv(argv, **kwargs)
