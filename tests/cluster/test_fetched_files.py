@@ -167,7 +167,7 @@ def test_something_happens_while_files_come(nodes: Nodes, fault: str) -> None:
         nodes.login.kill(process, signal.SIGINT)
     draft = wait_until("a draft", lambda: [path for path in nodes.drafts() if "out" in path.parts], 30)
     assert draft
-    wait_until("the sparse file", (nodes.home / "out/node1").exists, 10)
+    wait_until("the sparse file", (nodes.home / "out/node1").exists, 30)
     if fault == "lost":
         node.cut()
     else:

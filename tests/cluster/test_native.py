@@ -105,7 +105,7 @@ def test_the_command_is_killed(jobs: Jobs) -> None:
     jobs.login.kill(process, signal.SIGKILL)
     process.communicate(timeout=30)
     jobs.testbed.leaves_nothing()
-    assert not jobs.testbed.slurm or not jobs.testbed.slurm_jobs(10)
+    assert not jobs.testbed.slurm or not jobs.testbed.slurm_jobs(30)
 
 
 def test_the_command_is_killed_in_an_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
@@ -150,7 +150,7 @@ def test_srun_is_killed(slurm_cluster: Testbed, shared_dir: Path) -> None:
     read_lines(process, 6, "ready")
     signal_all(of_srun(jobs), signal.SIGKILL)
     jobs.end(process, 137)
-    assert not slurm_cluster.slurm_jobs(10)
+    assert not slurm_cluster.slurm_jobs(30)
 
 
 @pytest.mark.parametrize(

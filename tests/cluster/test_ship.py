@@ -175,7 +175,7 @@ def test_nodes_share_a_cache(project: Project, end: str) -> None:
     process = project.start(*words, hosts="node[1-3]:1")
     if end == "killed":
         half = wait_until("a copy in the making", lambda: list(shared.glob("bireme/ship/*.tmp/project/large")), 30)[0]
-        (pid,) = wait_until("who makes it", lambda: holders(nodes, half), 10)
+        (pid,) = wait_until("who makes it", lambda: holders(nodes, half), 30)
         os.kill(pid, signal.SIGKILL)
     out, err = (data.decode() for data in process.communicate(timeout=60))
     assert process.returncode == 0, err
@@ -318,13 +318,13 @@ def test_anything_dies_while_the_tree_is_sent(project: Project, fault: str) -> N
             signal_all(node.agents(), signal.SIGKILL)  # and its guardian, if it has come so far
         process.communicate(timeout=60)
         if fault == "cut":
-            wait_until("the agent to end", lambda: not node.agents() and not temporary(node), 10)
+            wait_until("the agent to end", lambda: not node.agents() and not temporary(node), 30)
             node.heal()
         project.jobs.testbed.leaves_nothing()
         assert all(whole(copy) for copy in copies(node) if not copy.name.endswith(".tmp"))
         if fault == "agent":
             project.run("look.py", hosts="node1:1")  # whose agent finds what the killed one has left
-        wait_until("what is half to go", lambda: not temporary(node), 10)
+        wait_until("what is half to go", lambda: not temporary(node), 30)
     assert half, "no moment was in the middle of sending"
     found, _ = project.run("look.py")
     assert len(found) == 2
