@@ -80,7 +80,7 @@ def test_exit_code_is_the_nodes_own(jobs: Jobs) -> None:
         "time.sleep(1000) if os.environ['NODE_RANK'] != '1' else sys.exit(7)\n",
     )
     processes = start_on_each(jobs, by_hand(jobs, "--grace", "5", program))
-    _, err = processes[1].communicate(timeout=30)
+    _, err = processes[1].communicate(timeout=60)
     assert processes[1].returncode == 7, err
     for place, count in ((0, 2), (2, 1)):
         read_lines(processes[place], count, "ready")

@@ -191,6 +191,6 @@ def test_ranks_may_save_what_they_have(jobs: Jobs) -> None:
     process = start(jobs, jobs.write("saves.py", SAVES), hosts=HOSTS)
     read_lines(process, 3, "ready")
     press_ctrl_c(jobs, process)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out.count(b"saved\n") == 3

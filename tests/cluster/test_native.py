@@ -81,7 +81,7 @@ def test_world_of_mpi(jobs: Jobs, backend: str) -> None:
     assert sorted(line.removeprefix("sees ").rstrip() for line in lines) == expected
     # Not to its end: Debian's MPICH (4.0.2, UCX) may hang in MPI_Finalize where hosts share a kernel, by itself too.
     jobs.login.kill(process, signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_rank_fails(jobs: Jobs, backend: str) -> None:
     process = jobs.start("--native_ranks", jobs.write("fails.py", FAILS))
     read_lines(process, 6, "ready")
     (jobs.shared / "go").touch()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode in ((3,) if backend == "openmpi" else (3, 143)), err
     jobs.testbed.leaves_nothing()
 
@@ -103,7 +103,7 @@ def test_the_command_is_killed(jobs: Jobs) -> None:
     process = jobs.start("--native_ranks", jobs.write("ignores.py", IGNORES))
     read_lines(process, 6, "ready")
     jobs.login.kill(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     jobs.testbed.leaves_nothing()
     assert not jobs.testbed.slurm or not jobs.testbed.slurm_jobs(30)
 
@@ -139,7 +139,7 @@ def test_the_command_is_killed_while_srun_hangs(slurm_cluster: Testbed, shared_d
     read_lines(process, 6, "ready")
     signal_all(of_srun(jobs), signal.SIGSTOP)
     jobs.login.kill(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert not slurm_cluster.slurm_jobs(60)
 
 

@@ -22,7 +22,7 @@ HOSTS = "node[1-3]:1"
 HEARTBEAT = 5.0
 ROLES = ("command", "its guardian", "agent", "the node's guardian", "ssh", "sshd")
 PAIRS = tuple(itertools.combinations(ROLES, 2))
-SOON = 20.0
+SOON = 60.0
 """Seconds in which a command that does not hang has ended, also on a busy machine."""
 
 

@@ -189,7 +189,7 @@ def test_two_jobs_in_one_allocation_each(slurm_cluster: Testbed, shared_dir: Pat
 def test_the_end_of_one_leaves_the_other(jobs: Jobs, signum: signal.Signals) -> None:
     first, second = start_two(jobs)
     jobs.login.kill(first, signum)
-    first.communicate(timeout=30)
+    first.communicate(timeout=60)
 
     def ranks() -> dict[str, int]:
         """How many ranks of each job there are on all nodes."""

@@ -271,6 +271,6 @@ def test_pid_file(jobs: Jobs) -> None:
     assert jobs.login.run(["cat", f"/tmp/{inside}.deepspeed"]).stdout.strip() == str(inside)
     assert not any(node.run("ls /tmp/*.deepspeed 2>/dev/null; :").stdout for node in jobs.testbed.nodes)
     (jobs.shared / "go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 3
     assert not jobs.login.run("ls /tmp/*.deepspeed 2>/dev/null; :").stdout

@@ -165,7 +165,7 @@ def test_a_tuner_that_is_killed_leaves_nothing_on_any_node_and_goes_on(desk: Des
     desk.go()
     wait_until("some ends", lambda: len(list(desk.results.glob("z*/metrics.json"))) >= 2, 60)
     desk.login.kill(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     desk.testbed.leaves_nothing()
     before = desk.ends()
     options = ("--experiment_limit", "25")  # for the stubborn one: the others should make it
@@ -192,7 +192,7 @@ def test_stubborn_ranks_are_gone_before_their_slots_are_given_again(desk: Desk) 
     process = start()
     wait_until("stubborn ranks", lambda: len(list(desk.folder.glob("stubborn.*"))) == 2, 30)
     desk.login.kill(process, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     desk.end(start())
     assert desk.ends() == {"z0_gas2_tmbspg4": "timed out", "z0_gas1_tmbspg8": "ok"}
 

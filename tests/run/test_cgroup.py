@@ -96,7 +96,7 @@ def test_the_job_has_a_group_of_its_own(stage, script, group, tmp_path):
 def test_nothing_is_left_when_the_ranks_end(stage, script, group, tmp_path, code):
     process, _, hidden = start(stage, script, group, tmp_path, code)
     (tmp_path / "hidden-go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == code
     assert not [pid for pid in hidden if state_of(pid) not in ("", "Z")]
     assert below(group) == []
@@ -114,7 +114,7 @@ def test_nothing_is_left_when_the_command_is_killed(stage, script, group, tmp_pa
 def test_nothing_is_left_when_the_guardian_is_killed(stage, script, group, tmp_path):
     process, ranks, hidden = start(stage, script, group, tmp_path)
     os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 75
     assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
     assert below(group) == []

@@ -176,7 +176,7 @@ def test_an_answer_that_is_none() -> None:
             guest, _ = other.accept()
             guest.recv(4096)
             guest.send(b"[]")
-            _, err = asking.communicate(timeout=30)
+            _, err = asking.communicate(timeout=60)
             guest.close()
     assert asking.returncode == 75
     assert err == "bireme: the job does not answer: its answer cannot be understood\n"

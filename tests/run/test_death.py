@@ -78,7 +78,7 @@ def fails_by_itself(stage: Stage, part: str, tmp_path: Path) -> None:
     go.unlink(missing_ok=True)
     process, _ = start(stage, part, go)
     go.touch()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == BY_ITSELF[part], err
     assert not stage.left(), "left when the command had ended"
     assert b"rank 1 on " in err and b"failed first" in err
@@ -87,7 +87,7 @@ def fails_by_itself(stage: Stage, part: str, tmp_path: Path) -> None:
 def signalled(stage: Stage, signum: int, part: str = "wait") -> None:
     process, _ = start(stage, part)
     process.send_signal(signum)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == TO_COMMAND[signal.Signals(signum)]
     # a command that was killed cannot wait for its ranks: its guardian ends them at once
     assert not stage.left(within=30 if signum == signal.SIGKILL else 0)
@@ -97,7 +97,7 @@ def guardian_killed(stage: Stage, part: str, which: str = "guardian") -> None:
     process, _ = start(stage, part)
     guardian = guards_of(process.pid)[which]
     os.kill(guardian, signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 75
     assert f"guardian of {os.uname().nodename.partition('.')[0]} (pid {guardian}) was killed".encode() in err
     assert not stage.left()
@@ -148,7 +148,7 @@ def two_killed(
     for name in two if at_once or pause else random.sample(two, 2):
         os.kill(pids[name], signal.SIGKILL)
         time.sleep(pause or 0.0)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == (-signal.SIGKILL if "command" in two else 75)
     assert not stage.left(within=30)
     files = (tmp_path, Path(f"/tmp/{process.pid}.deepspeed"))
@@ -169,7 +169,7 @@ def test_all_three_killed(stage, tmp_path):
     for signum in (signal.SIGSTOP, signal.SIGKILL):  # halted, none can do anything about another's end
         for pid in pids:
             os.kill(pid, signum)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert not stage.left(within=30)
 
@@ -295,7 +295,7 @@ def test_second_interrupt_does_not_wait(stage):
     ended, _, _ = select.select(fds, [], [], 30)
     assert len(ended) == 1
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     for fd in fds:
         os.close(fd)

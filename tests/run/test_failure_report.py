@@ -175,7 +175,7 @@ def test_the_directory_of_records_is_gone_afterwards(stage, script, tmp_path, en
         "import os, sys\n" + RECORDS + f"print('dir', os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))\n{end}\n"
     )
     process = stage.start("run", "-q", "--num_gpus", "2", program, env=env)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert str(tmp_path).encode() in out
     assert os.listdir(tmp_path / "tmp") == []
 

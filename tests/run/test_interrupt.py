@@ -105,7 +105,7 @@ def test_while_a_rank_fails(stage, script, signum):
     process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "2", program)
     process.stdout.readline()
     process.send_signal(signum)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 3, err
     assert b"rank 1" in err
 
@@ -115,7 +115,7 @@ def test_many_signals_at_once(stage, script):
     process.stdout.readline()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1) * 5:
         process.send_signal(signum)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     # the last ones may come when the job is over, and nobody takes them any more
     assert process.returncode in (143, 130, 129) or -process.returncode in signal.valid_signals(), err
     assert b"Traceback" not in err
@@ -129,7 +129,7 @@ def test_while_the_environment_script_runs(stage, script, tmp_path, signum, whom
     process = stage.start("run", "-q", "--venv_script", source, script(SILENT))
     wait_for((tmp_path / "begun").exists, "the script to begin")
     (os.killpg if whom == "group" else os.kill)(process.pid, signum)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode in CODES[signum]
     assert b"Traceback" not in err
     assert not stage.left(within=30)

@@ -30,14 +30,14 @@ def running(stage, script):
 def test_holds_the_launchers_pid(running):
     assert pid_file(running.pid).read_text() == str(running.pid)
     running.terminate()
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=60)
     assert f"pid {running.pid} is in {pid_file(running.pid)}".encode() in err
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
 def test_gone_at_every_end(running, stage, signum):
     running.send_signal(signum)
-    running.communicate(timeout=30)
+    running.communicate(timeout=60)
     assert not stage.left(within=30)
     assert not pid_file(running.pid).exists()
 
@@ -45,13 +45,13 @@ def test_gone_at_every_end(running, stage, signum):
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "import os; os.kill(os.getpid(), 9)"])
 def test_gone_when_the_job_ends_by_itself(stage, script, end):
     process = stage.start("run", "-q", "--save_pid", script(end))
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert not pid_file(process.pid).exists()
 
 
 def test_killing_by_it_ends_the_job(running, stage):
     os.kill(int(pid_file(running.pid).read_text()), signal.SIGTERM)
-    running.communicate(timeout=30)
+    running.communicate(timeout=60)
     assert running.returncode == 143
     assert not stage.left()
 
@@ -61,13 +61,13 @@ def test_none_without_the_option(stage, script):
     read_lines(process, 1, "ready")
     assert not pid_file(process.pid).exists()
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def test_no_draft_is_left(running):
     assert not list(Path("/tmp").glob(f"{running.pid}.deepspeed.*"))
     running.terminate()
-    running.communicate(timeout=30)
+    running.communicate(timeout=60)
 
 
 # -- by hand the caller names the file -----------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_stale_file_is_replaced(stage, script, dead_pid, content):
     read_lines(process, 1, "ready")
     assert pid_file(dead_pid).read_text() == str(process.pid)
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert not pid_file(dead_pid).exists()
 
 
@@ -115,12 +115,12 @@ def test_the_file_of_a_launcher_that_runs_is_not_touched(stage, script, dead_pid
     first = by_hand(stage, dead_pid, script(WAITS))
     read_lines(first, 1, "ready")
     second = by_hand(stage, dead_pid, script("open('ran', 'w')", "second.py"))
-    _, err = second.communicate(timeout=30)
+    _, err = second.communicate(timeout=60)
     assert second.returncode == 2
     assert b"--save_pid" in err
     assert pid_file(dead_pid).read_text() == str(first.pid)
     first.terminate()
-    first.communicate(timeout=30)
+    first.communicate(timeout=60)
 
 
 # -- /tmp is everybody's --------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_another_users_file_does_not_block(stage, dead_pid, open_folder):
     other = as_nobody()
     pid_file(dead_pid).write_text("1")
     process = by_hand(stage, dead_pid, open_folder / "program.py", other, cwd=open_folder)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     place = pid_file(dead_pid)
     assert err.decode() == (
@@ -150,7 +150,7 @@ def test_a_strangers_file_says_nothing_of_launchers(stage, script, dead_pid):
     read_lines(process, 1, "ready")
     assert pid_file(dead_pid).read_text() == str(process.pid) and pid_file(dead_pid).stat().st_uid == 0
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -162,7 +162,7 @@ def test_what_is_no_file_is_not_read(stage, script, dead_pid, tmp_path, kind):
     else:
         os.mkfifo(pid_file(dead_pid))
     process = by_hand(stage, dead_pid, script(""))
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert not os.path.lexists(pid_file(dead_pid))
     assert kind == "pipe" or (tmp_path / "one").read_text() == "1"
@@ -186,7 +186,7 @@ def test_a_link_in_the_place_of_a_draft_is_not_in_the_way(stage, script, tmp_pat
     finally:
         os.unlink(f"/tmp/{process.pid}.deepspeed.{process.pid}.tmp")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert not pid_file(process.pid).exists()
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -201,5 +201,5 @@ def test_what_is_there_and_no_file_of_ours(stage, script, dead_pid, tmp_path):
         read_lines(process, 1, "ready")
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert target.read_text() == "precious"

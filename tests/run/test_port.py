@@ -49,7 +49,7 @@ def default_taken():
 def test_default_port_taken(stage, script, default_taken):
     process = stage.start("run", "--output", "raw", script(SAYS))
     port = port_of(process)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert port != 29500
     assert f"port 29500 is taken: using {port}".encode() in err
 
@@ -63,7 +63,7 @@ def test_a_restart_does_not_say_it_again(stage, script, default_taken):
 def test_named_port(stage, script, free_port):
     process = stage.start("run", "-q", "--master_port", free_port, script(SAYS))
     assert port_of(process) == free_port
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -83,7 +83,7 @@ def test_let_go_at_every_end(stage, script, free_port, end):
     assert port_of(process) == free_port
     if end:
         process.send_signal(end)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     if end == signal.SIGKILL:
         wait_for(lambda: not stage.left(), "the guardian to finish")
     lease_named_port(free_port).close()
@@ -115,7 +115,7 @@ def test_two_jobs_started_in_the_same_instant_again_and_again(stage, script):
         both = [stage.start("run", "-q", program, stdin=-1) for _ in range(2)]
         ports = [port_of(process) for process in both]
         for process in both:
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
             assert process.returncode == 0
         assert ports[0] != ports[1]
 

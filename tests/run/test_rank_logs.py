@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_from_the_start(stage, small_disk):
 def test_the_report_says_where_the_logs_are(stage, script, tmp_path):
     program = script("import sys\nsys.exit(3)\n")
     process = stage.start("run", "-q", "--num_gpus", "2", "--enable_each_rank_log", tmp_path / "logs", program)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     last = err.decode().splitlines()[-1]
     for path in (tmp_path / "logs").iterdir():
         assert str(path) in last

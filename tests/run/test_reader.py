@@ -220,7 +220,7 @@ def test_flags_of_a_shared_pipe_are_left_alone(stage, script, tmp_path):
     with os.fdopen(os.dup(read), "rb", 0) as reader:
         assert reader.readline() == b"ready\n"
     assert fcntl.fcntl(write, fcntl.F_GETFL) == before
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert fcntl.fcntl(write, fcntl.F_GETFL) == before
     assert process.returncode == 0
     os.close(read)

@@ -91,7 +91,7 @@ def test_those_that_failed_by_themselves_are_quoted(stage, script, tmp_path):
     go.touch()
     wait_for(lambda: not any(state_of(pid) for pid in pids), "the ranks to die")
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     report = json.loads(path.read_text())
     assert not any(end["stopped"] for end in report["ends"])
     quoted = [end for end in report["ends"] if end["detail"]]
@@ -135,7 +135,7 @@ def test_a_signal_to_the_command(stage, tmp_path, signum):
     process = stage.start("run", "-q", "--num_gpus", 2, "--report", path, PROGRAMS / "scene.py", "wait")
     read_lines(process, 2, "ready")
     process.send_signal(signum)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     report = json.loads(path.read_text())
     assert (report["exit_code"], report["cause"], report["signum"]) == (128 + signum, "signal", signum)
     assert process.returncode == 128 + signum
@@ -146,7 +146,7 @@ def test_a_guardian_that_is_killed(stage, tmp_path):
     process = stage.start("run", "-q", "--num_gpus", 2, "--report", path, PROGRAMS / "scene.py", "wait")
     read_lines(process, 2, "ready")
     os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     report = json.loads(path.read_text())
     assert (report["exit_code"], report["cause"], report["hosts"]) == (75, "agent lost", ["localhost"])
     assert "guardian" in report["note"]

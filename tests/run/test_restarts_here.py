@@ -97,7 +97,7 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
     process.send_signal(signal.SIGTERM)
     for fd in set(fds) - set(ended):
         signal.pidfd_send_signal(fd, signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode in (3, 143), "the guardian may see the rank's end after the signal"
     assert b"bireme: restart" not in err
     for fd in fds:

@@ -44,7 +44,7 @@ def test_usr1_and_usr2_reach_every_rank_once_and_not_its_children(stage, script)
         lines = read_lines(process, 3, f"heard {int(signum)}")
         assert sorted(line.split(" by ")[1].strip() for line in lines) == ["rank 0", "rank 1", "rank 2"]
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert b"heard" not in out
     assert process.returncode == 143
 
@@ -53,7 +53,7 @@ def test_a_rank_that_does_not_expect_usr1_dies_of_it(stage, script):
     process = stage.start("run", "-q", "--num_gpus", "2", script(WAITS))
     read_lines(process, 2, "ready")
     process.send_signal(signal.SIGUSR1)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGUSR1
     assert b"SIGUSR1" in err
 
@@ -68,7 +68,7 @@ def test_suspend_and_resume(stage, script):
     for pid in (process.pid, *ranks):
         wait_for(lambda pid=pid: state_of(pid) in "SR", f"{pid} to go on")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
 
 
@@ -139,7 +139,7 @@ def test_ignored_at_the_start_stays_ignored(stage, script, signum):
         assert ignored & 1 << signum - 1, pid
         os.kill(pid, signum)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
 
 
@@ -157,7 +157,7 @@ def test_nohup(stage, script, tmp_path):
     (rank,) = pids(read_lines(process, 1, "ready"))
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGUSR1)  # kills the rank, which shows that SIGHUP has not
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGUSR1
     assert not state_of(rank)
 
@@ -175,7 +175,7 @@ def test_a_signal_to_the_whole_group_is_one_signal(stage, script):
     os.killpg(process.pid, signal.SIGTERM)
     assert sum("heard" in line for line in read_lines(process, 2, "heard")) == 2
     process.send_signal(signal.SIGINT)  # once more: that ends the grace time
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 143
     assert b"heard" not in out
 
@@ -192,7 +192,7 @@ def test_ranks_get_the_signal_that_came(stage, script):
         process = stage.start("run", "-q", "--num_gpus", "2", program)
         read_lines(process, 2, "ready")
         process.send_signal(signum)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
         assert process.returncode == 128 + signum
         assert out.count(b"got %d" % signum) == 2
 
@@ -212,7 +212,7 @@ def test_time_for_a_checkpoint(stage, script, tmp_path):
     process = stage.start("run", "-q", "--num_gpus", "2", "--grace", "60", program, tmp_path / "checkpoint")
     read_lines(process, 2, "ready")
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert out.count(b"saving") == 2000
     assert [(tmp_path / f"checkpoint{rank}").read_text() for rank in (0, 1)] == ["saved", "saved"]
 
@@ -246,5 +246,5 @@ def test_signals_blocked_at_the_start(stage, script):
     for line in read_lines(process, 2, "ready"):
         assert set(map(int, line.split("ready")[1].split())) == blocked
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
