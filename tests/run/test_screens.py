@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import bireme, clean_environ
+from tests.conftest import bireme, clean_environ, wait_for
 from tests.run.test_terminal import HOST
 
 FINDS = """
@@ -100,7 +100,7 @@ def test_the_window_is_made_narrower(terminal, script):
     assert screen.wait() == 0
 
 
-def test_bars_take_the_width_of_a_window_that_was_made_narrower(terminal, script):
+def test_bars_take_the_width_of_a_window_that_was_made_narrower(terminal, script, tmp_path):
     """At once, also if their rank draws nothing meanwhile; a rank that asks finds the new width."""
     program = script(
         "import os, shutil, signal, sys\n"
@@ -109,12 +109,14 @@ def test_bars_take_the_width_of_a_window_that_was_made_narrower(terminal, script
         "    os.write(2, b'\\rold\\r' + b'#' * (os.get_terminal_size(2).columns - 1) + b'|')\n"
         "    sys.stdin.readline()\n"
         "else:\n"
+        "    open(sys.argv[1], 'w').close()\n"  # before it waits for the signal, that would be lost
         "    signal.sigwait([signal.SIGWINCH])\n"
         "    os.write(1, b'now %d\\n' % shutil.get_terminal_size().columns)\n"
     )
     environ = clean_environ(NO_COLOR="1", TERM="xterm-256color")
-    screen = terminal("run", "-q", "--num_gpus", "2", program, columns=WIDTH, env=environ)
+    screen = terminal("run", "-q", "--num_gpus", "2", program, tmp_path / "waits", columns=WIDTH, env=environ)
     screen.expect(b"#|")
+    wait_for((tmp_path / "waits").exists, "rank 1")
     screen.resize(60)
     screen.expect(b"now %d\r\n" % (60 - LABEL))
     screen.expect(b"\r\x1b[1A\x1b[J[" + HOST + b":0] " + b"#" * (60 - LABEL))
