@@ -326,9 +326,9 @@ def test_a_module_and_its_ranks_logs(make, tmp_path, monkeypatch):
 def test_flags_of_the_launch_carry_over(make, tmp_path):
     words = ["--no_local_rank", "--module", "--save_pid", "--master_port", "31000", "--launcher", "ssh"]
     args = runner.parse_args([*words, str(SCRIPT), "--deepspeed_config", "ds.json"])
-    from bireme.deepspeed.experiments import launch_of
+    from bireme.deepspeed.scheduler import _launch_of
 
-    words = launch_of(args, {"localhost": ("0",)})[0].words
+    words = _launch_of(args, {"localhost": ("0",)})[0].words
     assert {"--no_local_rank", "--module", "--launcher=ssh", "--hosts=localhost:1"} <= set(words)
     assert not {word for word in words if word.startswith(("--save_pid", "--master_port"))}
 

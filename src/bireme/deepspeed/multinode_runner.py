@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     Environment: TypeAlias = MutableMapping[str, str]
     Resources: TypeAlias = Mapping[str, Any]
+    Commands: TypeAlias = tuple[list[str], list[str], Environment]
 
 __all__ = [
     "IMPIRunner",
@@ -75,6 +76,8 @@ class MultiNodeRunner(ABC):
     _NAME: ClassVar[str] = ""
     _PROGRAM: ClassVar[str] = ""
 
+    _EXPORTS: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
         self.args = args
         self.validate_args()
@@ -82,6 +85,8 @@ class MultiNodeRunner(ABC):
         self.user_script: str = args.user_script
         self.world_info_base64 = world_info_base64
         self.exports: dict[str, str] = {}
+        for name, value in self._EXPORTS.items():
+            self.add_export(name, value)
 
     def backend_exists(self) -> object:
         """Whether the program that the command needs is installed: its path or another true value."""
@@ -111,19 +116,11 @@ class MultiNodeRunner(ABC):
         return self._NAME or type(self).__name__
 
     def validate_args(self) -> None:  # noqa: B027
-        """Refuse what this backend cannot do.
-
-        Raises:
-            ValueError: the arguments ask for something that it cannot do.
-        """
+        """Refuse by a ``ValueError`` what this backend cannot do."""
 
     @classmethod  # noqa: B027
     def validate_active_resources(cls, active_resources: Resources) -> None:
-        """Refuse slots that this backend cannot choose.
-
-        Raises:
-            ValueError: such slots are chosen.
-        """
+        """Refuse by a ``ValueError`` slots that this backend cannot choose."""
 
     def _values(self) -> dict[str, str]:
         """The exports without the quotes that :meth:`add_export` added."""
@@ -148,10 +145,7 @@ _RANK_BY_PDSH = "%n"
 
 
 class _AgentRunner(MultiNodeRunner):
-    """Starts an agent on each node through a shell there.
-
-    ``get_cmd`` returns ``(command, kill_command, environment)``.
-    """
+    """Starts an agent on each node through a shell there."""
 
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
         super().__init__(args, world_info_base64)
@@ -203,17 +197,15 @@ class _AgentRunner(MultiNodeRunner):
 class PDSHRunner(_AgentRunner):
     """One agent on each node, by pdsh.
 
-    ``get_cmd`` returns ``(command, kill_command, environment)``. When pdsh is killed it leaves everything running on
-    the nodes, so the caller then has to run ``kill_command``. This does not search for processes by name: it sends
+    When pdsh is killed it leaves everything running on the nodes, so the caller then has to run the second command of
+    ``get_cmd``. This does not search for processes by name: it sends
     SIGTERM to the process in this job's own pid file on each node. The file exists as long as the agent does; without
     it the command does nothing. (``bireme run`` does not need this: its agents end when their channel closes.)
     """
 
     _NAME = _PROGRAM = "pdsh"
 
-    def get_cmd(
-        self, environment: Environment, active_resources: Resources
-    ) -> tuple[list[str], list[str], Environment]:
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> Commands:
         """Return (command, command that ends what it started, ``environment``)."""
         environment["PDSH_RCMD_TYPE"] = "ssh"
         hosts = list(active_resources)
@@ -232,15 +224,13 @@ class PDSHRunner(_AgentRunner):
 class SSHRunner(_AgentRunner):
     """One agent on each node, by an ssh for each; not a class of DeepSpeed.
 
-    ``get_cmd`` returns the same three values as :class:`PDSHRunner`. The command ends when all nodes have ended, with
+    The command ends when all nodes have ended, with
     the exit code of the first failed node in their order.
     """
 
     _NAME = _PROGRAM = "ssh"
 
-    def get_cmd(
-        self, environment: Environment, active_resources: Resources
-    ) -> tuple[list[str], list[str], Environment]:
+    def get_cmd(self, environment: Environment, active_resources: Resources) -> Commands:
         """Return (command, command that ends what it started, ``environment``)."""
         hosts = list(active_resources)
         shell = self._send_exports(environment)
@@ -281,11 +271,7 @@ class _EngineRunner(MultiNodeRunner):
         self.resource_pool = resource_pool
 
     def validate_args(self) -> None:
-        """Refuse filters.
-
-        Raises:
-            ValueError: a filter was given.
-        """
+        """Refuse filters."""
         if self.args.include != "" or self.args.exclude != "":
             raise ValueError(f"{self.name} cannot include or exclude nodes or slots (bireme run can)")
         if self.args.num_nodes != -1 or self.args.num_gpus != -1:
@@ -333,10 +319,7 @@ class OpenMPIRunner(_EngineRunner):
 
     _NAME = "openmpi"
     _PROGRAM = "ompi_info"
-
-    def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
-        super().__init__(args, world_info_base64, resource_pool)
-        self.add_export("UCX_TLS", "tcp")
+    _EXPORTS: ClassVar = {"UCX_TLS": "tcp"}
 
     def _command(self, active_resources: Resources) -> list[str]:
         """TCP traffic uses ``eth0`` unless ``--launcher_args`` names interfaces."""
@@ -344,16 +327,8 @@ class OpenMPIRunner(_EngineRunner):
         chosen = any(flag in ("-mca", "--mca") and key == "btl_tcp_if_include" for flag, key in pairwise(extra))
         interface = [] if chosen else ["--mca", "btl_tcp_if_include", "eth0"]
         exported = [word for name in self.exports for word in ("-x", name)]
-        head = [
-            "mpirun",
-            "-n",
-            str(self._world_size()),
-            "-hostfile",
-            str(self.args.hostfile),
-            "--mca",
-            "btl",
-            "^openib",
-        ]
+        head = ["mpirun", "-n", str(self._world_size()), "-hostfile", str(self.args.hostfile)]
+        head += ["--mca", "btl", "^openib"]
         return [*head, *interface, *extra, *exported, *self._program()]
 
 
@@ -410,11 +385,7 @@ class SlurmRunner(_EngineRunner):
 
     @classmethod
     def validate_active_resources(cls, active_resources: Resources) -> None:
-        """Refuse chosen slots and different numbers of slots: ``srun`` only takes a number of tasks per node.
-
-        Raises:
-            ValueError: the slots of a node are not its first ones, or the numbers of slots differ.
-        """
+        """Refuse chosen slots and different numbers of slots: ``srun`` only takes a number of tasks per node."""
         counts = {}
         for host, slots in _slots_of(active_resources).items():
             if slots != list(range(len(slots))):
@@ -444,17 +415,19 @@ class MVAPICHRunner(_EngineRunner):
     """Every rank by MVAPICH2's ``mpirun``, with DeepSpeed's settings."""
 
     _NAME = "mvapich"
+    _EXPORTS: ClassVar = {
+        "MV2_SMP_USE_CMA": "0",  # a kernel module that Ubuntu does not have
+        "MV2_DEBUG_SHOW_BACKTRACE": "1",
+        "MV2_SUPPORT_DL": "1",
+        "MV2_ENABLE_AFFINITY": "0",  # required by MPI_THREAD_MULTIPLE
+        "MV2_INTER_ALLGATHER_TUNING": "5",
+        "MV2_CUDA_USE_NAIVE": "0",
+    }
 
     def __init__(self, args: Namespace, world_info_base64: str, resource_pool: Mapping[str, int]) -> None:
         super().__init__(args, world_info_base64, resource_pool)
-        self.add_export("MV2_SMP_USE_CMA", "0")  # a kernel module that Ubuntu does not have
-        self.add_export("MV2_DEBUG_SHOW_BACKTRACE", "1")
         if get_accelerator().device_name() == "cuda":
             self.add_export("MV2_USE_CUDA", "1")
-        self.add_export("MV2_SUPPORT_DL", "1")
-        self.add_export("MV2_ENABLE_AFFINITY", "0")  # required by MPI_THREAD_MULTIPLE
-        self.add_export("MV2_INTER_ALLGATHER_TUNING", "5")
-        self.add_export("MV2_CUDA_USE_NAIVE", "0")
 
     def backend_exists(self) -> bool:
         """Whether ``mpiname`` reports MVAPICH; warns if it does not."""
