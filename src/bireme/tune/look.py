@@ -10,7 +10,7 @@ from bireme.tune.program import adapter as of_program
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.view import StudyView, view
 from bireme.tune.store import records
-from bireme.tune.study.trial import Answer
+from bireme.tune.study.trial import Answer, Forecast
 
 
 def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
@@ -21,11 +21,14 @@ def read_study(folder: str = "") -> tuple[StudyView, Secrets]:
         raise BadInputError("no study has begun yet", hint="look again when its first trial runs", where=path)
     if known.kind == "deepspeed":
         known = of_deepspeed.in_common_words(known)
-    return view(os.path.abspath(os.path.dirname(path)), known, answer_of(known), running=running)
+    answer, forecast = said_of(known)
+    shown = forecast if running else None
+    return view(os.path.abspath(os.path.dirname(path)), known, answer, running=running, forecast=shown)
 
 
-def answer_of(known: records.StudyRecords) -> Answer:
-    """What the tuner has written when it ended; else what it would say now."""
+def said_of(known: records.StudyRecords) -> tuple[Answer, Forecast | None]:
+    """The answer that the tuner has written when it ended; else what it would say now, and its forecast."""
     if known.answer is not None:
-        return Answer.from_record(known.answer)
-    return of_deepspeed.answer_of(known) if known.kind == "deepspeed" else of_program.answer_of(known)
+        return Answer.from_record(known.answer), None
+    study = of_deepspeed.study_of(known) if known.kind == "deepspeed" else of_program.study_of(known)
+    return (study.answer, study.forecast) if study else (Answer(best=None, baseline={}), None)

@@ -75,9 +75,11 @@ def test_from_the_command_line_to_the_real_job(bench):
     assert len(bench.ran) == len(ends) + 1, "nothing ran again"
 
 
-def test_the_screen_says_how_long_the_finalists_take(bench):
+def test_the_screen_says_how_long_the_finalists_take_and_status_the_same(bench):
     (bench.folder / "noisy.py").write_text(
-        "import os, random, sys\n"
+        "import os, random, subprocess, sys\n"
+        "if os.environ['BIREME_TRIAL'] == 'trial-9':\n"
+        "    subprocess.run([sys.executable, '-m', 'bireme', 'tune', 'status'], stdout=open('seen', 'w'))\n"
         "print('rate:', random.Random(os.environ['BIREME_TRIAL']).gauss(92 + 8 * int(sys.argv[1]), 4))\n"
     )
     words = ("--param", "x=1,2", *RATE, "--effect", "5", "--confirm", "sure", "noisy.py", "{x}")
@@ -87,6 +89,10 @@ def test_the_screen_says_how_long_the_finalists_take(bench):
     before = re.search(rf"^comparing the best takes {forecast}.*\ntrial-\d+ \[round 1\]", done.stdout, re.MULTILINE)
     told = re.findall(rf"^trial-\d+ \[round \d+\].* \({forecast} to go\)$", done.stdout, re.MULTILINE)
     assert before and len(told) > 2, done.stdout
+    last = re.search(r"\((about [^\n]* to go)\)\ntrial-9 .* starts", done.stdout)
+    seen = (bench.folder / "seen").read_text()
+    line = rf"^comparing the finalists, for [\d.]+ s: {re.escape(last[1] if last else '')}$"
+    assert re.search(line, seen, re.MULTILINE), seen
     assert "It ended: the rounds have decided what matters." in done.stdout
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from bireme.planning.masking import MASK, masked_words
 from bireme.tune.deepspeed import adapter as of_deepspeed
-from bireme.tune.look import answer_of, read_study
+from bireme.tune.look import read_study, said_of
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.export import study_record, trials_csv
 from bireme.tune.report.page import page
@@ -77,7 +77,7 @@ def test_of_studies_made_now(made: list[Path]) -> None:
 def shown(folder: Path) -> str:
     """The summary as the tuner shows it, without DeepSpeed's table: there nothing is hidden."""
     known, running = records.read(str(folder / "journal"))
-    answer = answer_of(known)
+    answer = said_of(known)[0]
     known = of_deepspeed.in_common_words(known) if known.kind == "deepspeed" else known
     return summary(view(str(folder), known, answer, running=running, hide=False)[0])
 
@@ -122,7 +122,7 @@ def both_answers(folder: Path) -> tuple[Answer | None, Answer]:
     known, _ = records.read(str(folder / "journal"))
     told = None if known.answer is None else Answer.from_record(known.answer)
     known.conclusion = {}
-    return told, answer_of(known)
+    return told, said_of(known)[0]
 
 
 def truth(folder: Path) -> Truth:

@@ -46,7 +46,7 @@ from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer, Trial
+from bireme.tune.study.trial import Trial
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
@@ -502,13 +502,13 @@ def in_common_words(known: StudyRecords) -> StudyRecords:
     return known
 
 
-def answer_of(known: StudyRecords) -> Answer:
-    """What the study itself would answer, made again of its journal."""
+def study_of(known: StudyRecords) -> Study:
+    """The study itself, made again of its journal."""
     known, identity = in_common_words(known), known.identity
     space = _space_of(known)
     study = make_study(Stages(space, _world(identity)), **_for_study(identity))
     restore(study, known)
-    return study.answer
+    return study
 
 
 def _for_study(bounds: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import Successor, read_results, restore, resume
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Answer, Goal, Objective, Trial
+from bireme.tune.study.trial import Goal, Objective, Trial
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
@@ -327,11 +327,11 @@ def _parts(readings: Readings, seconds: float, ranks: float | None) -> dict[str,
 # -- for those who look at it ------------------------------------------------------------------------
 
 
-def answer_of(known: StudyRecords) -> Answer:
-    """What the study itself would answer, made again of its journal."""
+def study_of(known: StudyRecords) -> Study | None:
+    """The study itself, made again of its journal; None without NumPy."""
     identity = known.identity
     if not find_spec("numpy"):
-        return Answer.from_record(known.answer) if known.answer else Answer(best=None, baseline={})
+        return None
     goals: list[Goal] = [Objective(each["name"], each.get("direction", "maximize")) for each in identity["goals"]]
     study = Study(
         _space(known),
@@ -346,7 +346,7 @@ def answer_of(known: StudyRecords) -> Answer:
         side_by_side=max(1, len({start.get("on") for start in known.starts.values()})),
     )
     restore(study, known)
-    return study.answer
+    return study
 
 
 def _space(known: StudyRecords) -> Points:

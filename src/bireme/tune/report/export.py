@@ -26,7 +26,7 @@ def study_record(study: StudyView, now: float) -> dict[str, Any]:
     """All that is known of a study, for JSON; ``now``: seconds since the epoch."""
     used = time_use(study.trials, now)
     return {
-        **study.as_dict(),
+        **{name: value for name, value in study.as_dict().items() if name != "forecast"},  # the status has it
         "noise": study.answer.noise,
         "status": status(study, now).as_dict(),
         "effects": [one.as_dict() for goal in study.goals for one in effects(study, goal)],

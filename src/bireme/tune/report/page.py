@@ -24,6 +24,7 @@ from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
+from bireme.tune.report.text import AGAIN, to_go
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
@@ -97,7 +98,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         study=study,
         names=names,
         used=used,
-        facts=_facts(study, used),
+        facts=_facts(study, used, now),
         effects=[{**one.as_dict(), "much": _much(one)} for one in found],
         compared=list(dict.fromkeys(each.goal for each in study.finalists)),
         measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),
@@ -119,7 +120,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
     )
 
 
-def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
+def _facts(study: StudyView, used: TimeUse, now: float) -> list[tuple[str, str, str]]:
     """The figures behind the answer: name, value and note of each."""
     facts: list[tuple[str, str, str]] = []
     named: list[tuple[str, int | None]] = []
@@ -135,7 +136,13 @@ def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
     words = ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in counts.most_common())
     slots = f"on {used.slots} slots" if used.slots > 1 else "on one slot" if used.slots else ""
     facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{study.tried:,}", "tried")]
-    return [*facts, ("Time", duration(used.wall), slots)]
+    return [*facts, ("Time", duration(used.wall), slots), ("To go", *_to_go(study, now))]
+
+
+def _to_go(study: StudyView, now: float) -> tuple[str, str]:
+    """How much longer it takes, and what to do if the bounds end it too early."""
+    said = to_go(study, now).removesuffix(" to go") if study.state == "running" else ""
+    return said, study.forecast.advice if study.forecast and study.phase in AGAIN else ""
 
 
 def _much(one: Effect) -> str:

@@ -12,6 +12,7 @@ from bireme.errors import counted, few
 from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.view import MEASURED, OUT_OF_MEMORY, PHASES, Finalist, StudyClock, StudyView, TrialView
+from bireme.tune.study.trial import Forecast
 from bireme.value import Value
 
 _DOING = {
@@ -23,6 +24,8 @@ _DOING = {
     "screen": "running the best again",
     "confirm": "comparing the finalists",
 }
+AGAIN = ("screen", "confirm")
+"""The phases of which a forecast says how long they take."""
 _RUNNING, _ROWS, _TIES = 40, 40, 12
 """Lines of running trials, of the summary's table, and of what cannot be told from the best."""
 CLOCK = "by the clock"
@@ -135,16 +138,21 @@ class Status(Value):
     noise: float | None
     seconds: float
     left: float | None
+    forecast: Forecast | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON; the forecast as long as there is one."""
+        record = super().as_dict()
+        return record if self.forecast else {name: value for name, value in record.items() if name != "forecast"}
 
 
 def status(study: StudyView, now: float) -> Status:
     """The state of a study; ``now``: seconds since the epoch."""
     clock = StudyClock(study.trials, now)
-    latest = (study.running or list(study.trials))[-1:]
     return Status(
         folder=study.folder,
         state=study.state,
-        phase=latest[0].phase if latest and study.state != "over" else "",
+        phase=study.phase if study.state != "over" else "",
         done=len(study.ended),
         most=study.most,
         causes=dict(Counter(trial.cause for trial in study.ended).most_common()),
@@ -154,6 +162,7 @@ def status(study: StudyView, now: float) -> Status:
         noise=study.answer.noise,
         seconds=clock.wall,
         left=_left(study, clock.wall),
+        forecast=study.forecast,
     )
 
 
@@ -184,6 +193,16 @@ def _in_figures(study: StudyView, config: int) -> dict[str, Any]:
     }
 
 
+def to_go(study: StudyView, now: float) -> str:
+    """How much longer a study takes, as ``about 3 min (1 min to 8 min) to go``; ``now``: seconds since the epoch."""
+    known, most = study.forecast, _left(study, StudyClock(study.trials, now).wall)
+    if known and study.phase in AGAIN:
+        return f"{known.text} to go"
+    if most is not None:
+        return f"at most about {duration(most)} to go"
+    return f"then the best again, {known.text}" if known else ""
+
+
 def _left(study: StudyView, wall: float) -> float | None:
     """Seconds to go at most: of the budget, or for the trials that are left at the pace so far."""
     if study.state != "running":
@@ -204,8 +223,10 @@ def status_text(study: StudyView, now: float) -> str:
         state = "stopped before its first trial ended"
     lines = [f"{known.folder}: {state}", f"  {study.command}" if study.command else ""]
     if known.phase and known.state == "running":
-        left = "" if known.left is None else f", at most about {duration(known.left)} left"
-        lines.append(f"{_DOING.get(known.phase, known.phase)}, for {duration(known.seconds)}{left}")
+        left = to_go(study, now)
+        lines.append(f"{_DOING.get(known.phase, known.phase)}, for {duration(known.seconds)}{left and f': {left}'}")
+        if study.forecast and study.forecast.advice and known.phase in AGAIN:
+            lines.append(study.forecast.advice)
     elif known.seconds:
         why = study.over or study.why
         lines.append(f"took {duration(known.seconds)}{f': {why}' if why else ''}")

@@ -17,7 +17,7 @@ from bireme.tune.metrics.numbers import scaled
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.records import Record, StudyRecords
-from bireme.tune.study.trial import Answer
+from bireme.tune.study.trial import Answer, Forecast
 from bireme.value import Value
 
 State = Literal["running", "over", "stopped"]
@@ -188,6 +188,7 @@ class StudyView(Value):
         configurations: by number.
         trials: in the order of their starts.
         answer: what is known now.
+        forecast: how much longer the best run again.
         finalists: compared with the baseline.
         over: why the study ended; "": it has not.
         why: why the command ended that ran it last; "": it was killed, or runs.
@@ -212,6 +213,7 @@ class StudyView(Value):
     configurations: tuple[Configuration, ...] = ()
     trials: tuple[TrialView, ...] = ()
     answer: AnswerView = AnswerView()
+    forecast: Forecast | None = None
     finalists: tuple[Finalist, ...] = ()
     over: str = ""
     why: str = ""
@@ -222,6 +224,12 @@ class StudyView(Value):
     def ended(self) -> list[TrialView]:
         """The trials that have ended by themselves."""
         return [trial for trial in self.trials if trial.cause not in (RUNNING, INTERRUPTED)]
+
+    @property
+    def phase(self) -> str:
+        """What the latest trial is for, one that runs if any does."""
+        latest = (self.running or list(self.trials))[-1:]
+        return latest[0].phase if latest else ""
 
     @property
     def running(self) -> list[TrialView]:
@@ -315,7 +323,13 @@ class StudyView(Value):
 
 
 def view(
-    folder: str, known: StudyRecords, answer: Answer, *, running: bool, hide: bool = True
+    folder: str,
+    known: StudyRecords,
+    answer: Answer,
+    *,
+    running: bool,
+    hide: bool = True,
+    forecast: Forecast | None = None,
 ) -> tuple[StudyView, Secrets]:
     """Make the view of a study; also returns what hides secrets in its logs.
 
@@ -324,6 +338,7 @@ def view(
         known: what its journal says.
         answer: what is known of its best.
         running: whether it runs.
+        forecast: how much longer the best run again; None: unknown.
         hide: whether likely secrets are hidden; not on the screen of who runs it, for whom they may be the answer.
     """
     identity = known.identity
@@ -361,6 +376,7 @@ def view(
         most=_whole(identity.get("trials")) or _whole(identity.get("points")),
         budget=_number(identity.get("seconds")),
         answer=_answer(answer, catalogue, secrets),
+        forecast=forecast,
         finalists=_finalists(answer, catalogue, trials, goals, effect, known.kind),
         configurations=catalogue.configurations(),
         trials=tuple(trial.replace(reason=secrets.text(trial.reason)) for trial in trials),
