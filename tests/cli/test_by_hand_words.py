@@ -130,12 +130,6 @@ def test_module_and_no_python(stage, tmp_path):
         assert process.communicate(timeout=60)[0] == b"here\n"
 
 
-def test_help(stage):
-    out, _ = start(stage, "--help").communicate(timeout=60)
-    for option in (b"--world_info", b"--node_rank", b"--master_addr", b"--save_pid", b"--enable_each_rank_log"):
-        assert option in out
-
-
 # -- world info ----------------------------------------------------------------------------------
 
 

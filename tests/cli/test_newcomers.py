@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.cli.parser import parse
 from bireme.options.table import select
 from bireme.resources.misplaced_options import misplaced
 
@@ -83,12 +82,6 @@ def test_what_bireme_says(stage, tmp_path, word, says):
     done = stage.run(word, cwd=tmp_path)
     assert says in done.stderr
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 2)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1h", 3600), ("1h30m", 5400), ("2.5m", 150), ("1d", 86400)])
-def test_a_length_of_time(text, seconds):
-    parsed = parse(select("run"), ["--time_limit", text, "--grace", text, "--restart_window", text, "s.py"])
-    assert {parsed.options[name] for name in ("time_limit", "grace", "restart_window")} == {seconds}
 
 
 # -- options after the script --------------------------------------------------------------------

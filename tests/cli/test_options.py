@@ -46,7 +46,7 @@ def test_one_option_in_all_its_spellings(words):
     ("word", "seconds"),
     [("90", 90), ("1.5", 1.5), ("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("1D", 86400)],
 )
-@pytest.mark.parametrize("option", ["grace", "time_limit", "elastic_timeout"])
+@pytest.mark.parametrize("option", ["grace", "time_limit", "elastic_timeout", "restart_window"])
 def test_lengths_of_time(option, word, seconds):
     assert getattr(spec(f"--{option}", word, "s.py"), option) == seconds
 
@@ -206,6 +206,8 @@ def test_none_is_no_log_directory():
         (["--no_local_rank", "--local_rank_arg", "s.py"], ["--no_local_rank", "--local_rank_arg"]),
         (["--num_gpus", "1", "-i", "localhost", "s.py"], ["--num_gpus", "--include"]),
         (["--wrap_ranks", "0", "s.py"], ["--wrap_ranks", "--wrap"]),
+        (["--json", "s.py"], ["--json only works with --dry_run"]),
+        (["-i", "a", "-e", "b", "s.py"], ["--include cannot be used with --exclude"]),
         (["--wrap", "a 'b", "s.py"], ["--wrap", "quot"]),
         (["--wrap", "a", "--wrap_ranks", "x", "s.py"], ["--wrap_ranks", "'x'"]),
         (["--wrap", "a", "--wrap_ranks", "1-", "s.py"], ["--wrap_ranks"]),

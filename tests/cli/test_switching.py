@@ -82,7 +82,6 @@ def test_an_answer_is_one_line_and_for_no_option_of_ours(name):
         (["-np", "4"], "use --num_nodes N"),
         (["--host", "a,b"], "use --hosts 'node1:4,node2:4'"),
         (["--fsdp-offload-param", "true"], "did you mean --fsdp_offload_params?"),
-        (["--num_gpu", "2"], "did you mean --num_gpus?"),
         (["--number_of_gpus", "2"], "options of the script go after it; bireme run --help_all shows those of Bireme"),
         (["--slurm_comment", "x"], "use --launcher_args='--comment=…' with --launcher slurm"),
         (["--exclusive"], "give it to sbatch or salloc"),
@@ -112,8 +111,3 @@ def test_unknown_commands(stage, words, says):
     done = stage.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and len(done.stderr.splitlines()) == 2
-
-
-def test_a_script_alone(stage, script):
-    path = script("print(1)")
-    assert f"to run a job: bireme run {path}" in stage.run(path).stderr

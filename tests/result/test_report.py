@@ -1,4 +1,4 @@
-"""The report as text: headline, a rank's last lines, stopped ranks, log files."""
+"""The report, as text (headline, a rank's last lines, stopped ranks, log files) and as data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
+from bireme.errors import BiremeError, UnfitError
 from bireme.result.failure_words import last_lines
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import summary
+from bireme.result.report_record import of_error, of_outcome
 
 
 def end(rank=1, code=1, **more):
@@ -196,3 +198,41 @@ def test_the_ranks_own_stderr_is_better_than_the_record():
 @pytest.mark.parametrize("broken", ["", "{", "[]", "7", '{"message": 7}', '{"message": {"extraInfo": []}}', '{"a": 1}'])
 def test_a_broken_record_is_survived(broken):
     assert words(b"plain\n", broken) in ("plain", "7")
+
+
+# -- as data ---------------------------------------------------------------------------------------
+
+
+def test_of_an_outcome():
+    first = end(0, recorded="{}" * 1000, detail="ValueError: boom\nsecond line")
+    record = json.loads(json.dumps(of_outcome(Outcome(1, "rank failed", 2.5, (first, end(1, 143)), first))))
+    assert record["first"] == record["ends"][0]
+    assert record["first"]["detail"] == "ValueError: boom\nsecond line"
+    assert "recorded" not in record["first"] and "recorded" not in record["ends"][1]
+    assert (record["exit_code"], record["cause"], record["seconds"]) == (1, "rank failed", 2.5)
+
+
+def test_without_a_first():
+    record = of_outcome(Outcome(69, "unfit", 0.5, note="two are bad", hosts=("a", "b")))
+    assert (record["first"], record["ends"], record["hosts"]) == (None, [], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause", "note"),
+    [
+        (UnfitError("too few files", hint="ulimit -n 4096"), 69, "unfit", "too few files\n  ulimit -n 4096"),
+        (BiremeError("what"), 125, "internal error", "what"),
+        (ZeroDivisionError("division by zero"), 125, "internal error", "ZeroDivisionError: division by zero"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_of_an_error(error, code, cause, note):
+    record = of_error(error, 0.5)
+    assert (record["exit_code"], record["cause"], record["note"]) == (code, cause, note)
+    assert (record["seconds"], record["hosts"]) == (0.5, [])
+
+
+def test_of_an_error_of_a_host():
+    error = UnfitError("cannot start a process")
+    error.hosts = ("localhost",)
+    assert of_error(error, 0.5)["hosts"] == ["localhost"]
