@@ -499,6 +499,7 @@ def test_epochs_that_come_to_nothing(elastic: Elastic, epochs: int) -> None:
     if epochs < 10:
         elastic.testbed["node3"].clear()
         assert len(elastic.ranks(process, epochs + 1, 3)) == 3
-        text = elastic.go_and_end(process, 69 if epochs == 10 else 0)
+        (elastic.folder / "go").touch()
+    text = elastic.end(process, 69 if epochs == 10 else 0)
     in_vain = "no rank could be started 10 times in a row; the last time: the guardian of the launcher ssh (pid "
     assert (in_vain in text) == (epochs == 10)
