@@ -13,8 +13,7 @@ from bireme.cli import tune
 from bireme.errors import BadInputError
 from bireme.options.option import seconds_of
 from bireme.tune.define.declarations import Binding, declare
-from bireme.tune.define.study_file import read_study, write_example
-from bireme.tune.define.toml_lines import key_lines
+from bireme.tune.define.study_file import key_lines, read_study, write_example
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEAST = """\

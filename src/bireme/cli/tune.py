@@ -101,11 +101,7 @@ def _is_study_file(parsed: Parsed) -> bool:
 
 
 def _tune_program(parsed: Parsed, argv: list[str]) -> int:
-    """Run the study of a parsed command line, or that of the file which it names; return the exit code.
-
-    Args:
-        argv: the same, as it was typed.
-    """
+    """Run the study of a parsed command line, or that of the file which it names; ``argv``: as it was typed."""
     file = None
     if _is_study_file(parsed):
         parsed, file = of_file(parsed, argv)

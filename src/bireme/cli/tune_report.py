@@ -13,8 +13,7 @@ from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.tune.report.secrets import Secrets
-    from bireme.tune.report.view import StudyView
+    from bireme.tune.report.view import Secrets, StudyView
 
 
 def main(argv: list[str]) -> int:
@@ -81,13 +80,7 @@ def _report(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
 
 
 def write(study: StudyView, secrets: Secrets, path: str, now: float, library: str) -> None:
-    """Write the report.
-
-    Args:
-        secrets: what is hidden in logs.
-        now: seconds since the epoch.
-        library: the plotting library as a script.
-    """
+    """Write the report; ``now``: seconds since the epoch; ``library``: for plotting, as a script."""
     from bireme import drafts
     from bireme.tune.report.page import page
 

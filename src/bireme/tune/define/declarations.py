@@ -92,16 +92,7 @@ def declare(
     defaults: Sequence[str] = (),
     args: Sequence[str] = (),
 ) -> Declaration:
-    """Make a declaration of the words of the command line.
-
-    Args:
-        params: of ``--param``: ``NAME=VALUES``, or ``--FLAG=VALUES``.
-        envs: of ``--env``: ``VARIABLE=VALUES``.
-        files: of ``--in``: ``FILE:KEY=VALUES``.
-        conditions: of ``--when``: ``NAME only if EXPRESSION``.
-        constraints: of ``--constraint``: expressions.
-        defaults: of ``--default``: ``NAME=VALUE,…``.
-    """
+    """Make a declaration of the words of the command line: of ``--param``, ``--env``, ``--in``, ``--when``, …"""
     declared = [
         *map(read_param, params),
         *map(read_env, envs),

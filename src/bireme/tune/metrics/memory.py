@@ -32,14 +32,7 @@ _OF_A_GUARDIAN = 32 << 20
 
 
 def check(measure: Measure, *, local: bool) -> None:
-    """Refuse what cannot be measured, before anything starts.
-
-    Args:
-        local: whether all slots are on this machine.
-
-    Raises:
-        BadInputError: memory cannot be measured there.
-    """
+    """Refuse what cannot be measured, before anything starts; ``local``: whether all slots are on this machine."""
     for kind in measure.memory:
         if not local:
             raise BadInputError(
@@ -74,12 +67,7 @@ class MemoryUse:
         self._due = 0.0
 
     def begin(self, name: str, slots: Sequence[str]) -> None:
-        """Watch a trial. Call this before it starts.
-
-        Args:
-            name: its name (``BIREME_TRIAL`` in its environment).
-            slots: the ids of its GPUs.
-        """
+        """Watch a trial, by its name in its environment and the ids of its GPUs. Call this before it starts."""
         if self._kinds:
             if not self._trials:
                 self._others = _pids()

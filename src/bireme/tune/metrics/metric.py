@@ -35,12 +35,7 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Source(Value):
-    """Where a figure comes from.
-
-    Attributes:
-        kind: which of the sources it is.
-        text: as written.
-    """
+    """Where a figure comes from; ``text``: as written."""
 
     kind: Kind
     text: str
@@ -163,15 +158,7 @@ class Measure(Value):
 
 
 def parse(goals: Sequence[tuple[Direction, str]], limits: Sequence[str] = ()) -> Measure:
-    """Read what is to be measured.
-
-    Args:
-        goals: pairs such as ``("maximize", "samples/s: {}")``.
-        limits: texts such as ``p99: {} < 200``.
-
-    Raises:
-        BadInputError: a text is malformed, or there are no goals, or more than two.
-    """
+    """Read what is to be measured: goals ``("maximize", "samples/s: {}")``, limits such as ``p99: {} < 200``."""
     if not goals:
         raise BadInputError("no goal", hint="add --maximize 'samples/s: {}', or --minimize time")
     if len(goals) > 2:

@@ -80,22 +80,10 @@ class _Stream:
 
 
 class Reader:
-    """Reads one trial. Make it before the trial starts.
-
-    Args:
-        stderr: the file of its messages, where many programs draw progress bars; "" for none.
-        directory: the program's working directory.
-        name: the trial's name, which replaces ``{trial}`` in the path of a JSON file.
-    """
+    """Reads one trial. Make it before the trial starts; its name replaces ``{trial}`` in the path of a JSON file."""
 
     def __init__(
-        self,
-        measure: Measure,
-        stdout: str,
-        stderr: str = "",
-        *,
-        directory: str = ".",
-        name: str = "",
+        self, measure: Measure, stdout: str, stderr: str = "", *, directory: str = ".", name: str = ""
     ) -> None:
         self._measure = measure
         self._sources = measure.sources
@@ -128,11 +116,9 @@ class Reader:
                 self._block(stream, block)
 
     def finish(self, report: Mapping[str, object] | None, peaks: Mapping[str, float] | None = None) -> Readings:
-        """Return the figures of a trial that has ended with success.
+        """The figures of a trial that has ended with success.
 
-        Args:
-            report: what its ``bireme run --report`` wrote.
-            peaks: the peaks of memory in bytes, by source.
+        ``report``: what its ``bireme run --report`` wrote; ``peaks``: of memory in bytes, by source.
         """
         for stream in self._streams:
             for block in stream.blocks(count()):

@@ -31,13 +31,7 @@ _CERTAIN = 4.0
 
 
 class SteadyPart(Value):
-    """The steady part of a series.
-
-    Attributes:
-        left_out: how many readings at the beginning are left out.
-        mean: of the others.
-        settled: whether the series had become steady, as far as one can see.
-    """
+    """The part of a series after the readings that are left out; ``settled``: it had become steady, it seems."""
 
     left_out: int
     mean: float

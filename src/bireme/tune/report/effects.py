@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import NormalDist
 
 from bireme.tune.report.view import (
     INTERRUPTED,
@@ -39,11 +40,8 @@ class Level(Value):
     """A value of a parameter, or a class of values.
 
     Attributes:
-        label: the value.
         default: whether the baseline has it.
-        tried: trials that ended.
-        measured: trials with a figure.
-        out_of_memory: trials that ran out of memory.
+        tried: how many trials ended with it.
         ratio: how many times as good as the default's value; None if nothing was measured.
         low: the ratio is at least this, with the confidence of the study.
         high: the ratio is at most this.
@@ -198,7 +196,7 @@ def _fit(
         residual = max(error / max(1.0, len(rows) - freedom), 1e-12)
         variance = residual * inverse
     assert variance is not None
-    quantile = _normal_quantile(0.5 + confidence / 2)
+    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
     found = {}
     for place, (start, table) in enumerate(zip(starts, tables, strict=True)):
         levels_found, base = [], start + table.default
@@ -210,9 +208,3 @@ def _fit(
             levels_found.append((math.exp(mean), math.exp(mean - radius), math.exp(min(mean + radius, 700.0))))
         found[place] = levels_found
     return found
-
-
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)

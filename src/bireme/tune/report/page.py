@@ -23,12 +23,12 @@ from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
-from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.text import AGAIN, to_go
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
     PHASES,
+    Secrets,
     StudyClock,
     StudyView,
     TimeUse,
@@ -67,14 +67,7 @@ def vega() -> str:
 
 
 def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
-    """The whole file.
-
-    Args:
-        study: the study.
-        secrets: what is hidden in logs.
-        now: seconds since the epoch.
-        library: what `vega` returned.
-    """
+    """The whole file; ``now``: seconds since the epoch; ``library``: what `vega` returned."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

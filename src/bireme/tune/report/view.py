@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from bireme.logs.console import printable
+from bireme.planning.masking import MASK, is_secret, masked_words
 from bireme.regular_file import read_regular
 from bireme.tune.metrics.numbers import scaled
-from bireme.tune.report.secrets import Secrets
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.records import Record, StudyRecords
 from bireme.tune.study.trial import Answer, Forecast
@@ -84,9 +86,6 @@ class TrialView(Value):
     """One run of one configuration.
 
     Attributes:
-        name: the trial's name.
-        config: the number of its configuration.
-        point: the configuration.
         phase: what it was for, as the journal says; ``known``: it was measured before the study, or of the program
             before it was edited; "": unknown.
         round: the number of its paired round; 0: none.
@@ -95,10 +94,6 @@ class TrialView(Value):
         began: seconds since the epoch; None: unknown.
         ended: likewise; None also while it runs.
         cause: why it ended, ``running``, or ``interrupted``.
-        reason: the cause in one line.
-        seconds: wall time.
-        figures: by name.
-        series: the values of a figure over the run.
         warm_up: how many values at the beginning of a series do not count.
         parts: seconds of the run by what they went into: ``launch``, ``warm_up``, ``measuring``.
         elapsed: seconds that the study had taken when it ended, by the study's own time; None: unknown.
@@ -128,8 +123,6 @@ class Finalist(Value):
 
     Attributes:
         config: its number.
-        goal: the figure.
-        ratio: how many times as good as the baseline.
         low: the ratio is at least this; None: unknown.
         high: the ratio is at most this; None: unknown.
         rounds: the ratio of each round.
@@ -171,29 +164,20 @@ class StudyView(Value):
     """A study.
 
     Attributes:
-        folder: its results folder.
-        kind: what is tuned, ``program`` or ``deepspeed``.
         state: whether it runs, is over, or was stopped before.
         command: the command line of the program that is tuned.
         best_command: the command of the job with the best configuration; "": not known yet.
         hidden: whether ``best_command`` shows less than the file has.
-        parameters: what varies.
         goals: one or two; the first decides the order of trials.
         limits: as the user wrote them.
-        units: of figures, by name.
-        confidence: of the answer, such as 0.95.
         effect: the smallest relative difference that matters.
         most: how many trials there may be at most; None: unknown.
         budget: seconds that the study may take; None: any.
-        configurations: by number.
         trials: in the order of their starts.
-        answer: what is known now.
         forecast: how much longer the best run again.
-        finalists: compared with the baseline.
         over: why the study ended; "": it has not.
         why: why the command ended that ran it last; "": it was killed, or runs.
         skipped: what was not tried, and why.
-        given_up: trials that could not be run.
     """
 
     folder: str
@@ -595,6 +579,64 @@ def _whole(value: object) -> int | None:
 def _numbers(record: Any) -> dict[str, float]:
     pairs = record.items() if isinstance(record, Mapping) else ()
     return {str(name): number for name, value in pairs if (number := _number(value)) is not None}
+
+
+# -- secrets -----------------------------------------------------------------------------------------
+
+_SHORTEST = 4
+"""Characters of a value that is hidden wherever it stands: a shorter one would be found in innocent words too."""
+_BLANKS = re.compile(r"(\s+)")
+
+
+class Secrets(Value):
+    """The names and values to hide."""
+
+    names: frozenset[str]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[str], parameters: Mapping[str, Iterable[object]]) -> Secrets:
+        """Those of command lines, and of parameters with their values."""
+        values = {_hidden(word, masked) for word, masked in zip(words, masked_words(words), strict=True)}
+        names = frozenset(name for name in parameters if is_secret(name))
+        values |= {str(value) for name in names for value in parameters[name]}
+        return cls(names, tuple(sorted((each for each in values if len(each) >= _SHORTEST), key=len, reverse=True)))
+
+    def value(self, parameter: str, value: object) -> object:
+        """A parameter's value."""
+        if parameter in self.names:
+            return MASK
+        return self.text(value) if isinstance(value, str) else value
+
+    def point(self, point: Mapping[str, object]) -> dict[str, object]:
+        """A configuration."""
+        return {name: self.value(name, value) for name, value in point.items()}
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """A command line."""
+        return masked_words(words)
+
+    def text(self, text: str) -> str:
+        """A text of one line or several, printable."""
+        for value in self.values:
+            text = text.replace(value, MASK)
+        return "\n".join(self.line(line) for line in text.split("\n"))
+
+    def line(self, line: str) -> str:
+        """A line of a log, printable."""
+        for value in self.values:
+            line = line.replace(value, MASK)
+        pieces = _BLANKS.split(printable(line))
+        pieces[::2] = masked_words(pieces[::2])
+        return "".join(pieces)
+
+
+def _hidden(word: str, masked: str) -> str:
+    """The part of a word that its masked form hides."""
+    if word == masked:
+        return ""
+    before, _, after = masked.partition(MASK)
+    return word.removeprefix(before).removesuffix(after.replace(MASK, ""))
 
 
 # -- the time ----------------------------------------------------------------------------------------
