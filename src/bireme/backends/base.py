@@ -35,8 +35,6 @@ class HostLaunch(Value):
 
     Attributes:
         name: its name in the pool.
-        user, port: its own, if any.
-        local: whether it is this machine.
         tasks: the number of its slots if it shows no device (see `HostEntry`).
     """
 
@@ -59,10 +57,7 @@ class LaunchPlan(Value):
         agent: the command line of the agent on a node.
         program: the path of the backend's executable; "" if it was not looked up.
         extra: the words of ``--launcher_args``.
-        root: the runner runs as root.
         allocation: the name for the allocation that the launcher makes; "": it has no name of ours.
-        job_name: what users call the job; "": it has no name.
-        connect_timeout: time limit, in seconds, for a connection to a node.
     """
 
     hosts: tuple[HostLaunch, ...]
@@ -119,9 +114,9 @@ class Backend:
         """Make the command line with which the launcher starts every rank itself, if it can (:attr:`starts_ranks`).
 
         Args:
-            plan: the launch plan; its agent is the command of a rank.
-            ranks: the number of ranks of each host.
-            names: the names of the exported variables.
+            plan: its agent is the command of a rank.
+            ranks: their number on each host.
+            names: the exported variables.
         """
         raise NotImplementedError
 
@@ -136,11 +131,7 @@ class Backend:
         raise BadInputError(what, hint="use --launcher ssh or slurm for elastic training", where="--launcher")
 
     def query(self, labels: str, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """Make the arguments with which the launcher's program lists the hosts that have these labels.
-
-        Args:
-            labels: the selector, in the launcher's own language.
-        """
+        """Make the arguments by which the launcher's program lists the hosts with ``labels``, in its own language."""
         raise NotImplementedError
 
     def found(self, answer: bytes) -> tuple[str, ...]:
@@ -152,12 +143,7 @@ class Backend:
         raise NotImplementedError
 
     def refuse(self, hosts: Iterable[HostLaunch], *, users: bool = False, ipv6: bool = True) -> None:
-        """Refuse hosts that a launcher without support for ports per host cannot reach.
-
-        Args:
-            users: also refuse hosts with a user of their own.
-            ipv6: also refuse IPv6 addresses.
-        """
+        """Refuse hosts with a port of their own, and if told to those with a user of their own and IPv6 addresses."""
         for host in hosts:
             if host.port is not None or (ipv6 and ":" in host.name) or (users and host.user):
                 what = "a port for each host" if host.port is not None else "IPv6 addresses"

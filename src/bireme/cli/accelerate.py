@@ -51,7 +51,6 @@ class ConfigFile(Value):
     Attributes:
         words: the options that it stands for.
         settings: the other settings by option, as Python prints them.
-        sections: the keys of each section.
         precision: whether ``mixed_precision`` comes from the file.
     """
 

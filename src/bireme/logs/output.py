@@ -28,13 +28,7 @@ _NARROWEST = 20
 
 
 class Style(Value):
-    """How output is shown.
-
-    Attributes:
-        mode: which ranks' lines are shown, and whether they are labelled.
-        world_size: the number of ranks; with more than one, lines are labelled by default.
-        fold: whether equal lines of several ranks are shown once.
-    """
+    """How output is shown; if there is more than one rank, lines are labelled by default."""
 
     mode: OutputMode
     timestamps: bool

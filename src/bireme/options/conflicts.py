@@ -37,9 +37,7 @@ class Excludes(Value):
     """Options that cannot be used with any of ``others``.
 
     Attributes:
-        others: the options that each of them excludes.
         why: the reason, for the message; "": the message gives none.
-        hint: what to type instead.
         when: the rule applies only if this option is in use too; "": always.
         unless: the rule does not apply if this option is in use; "": always.
     """

@@ -85,7 +85,6 @@ class Plugin(Value):
     """The settings of one section of accelerate's configuration file.
 
     Attributes:
-        section: the section, for example ``fsdp_config``.
         prefix: what the names of its options begin with; keys of the file may lack it.
         variable: what comes before the name in a variable.
         switch: the option that turns the section on; "": none.

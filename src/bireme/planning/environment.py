@@ -40,12 +40,10 @@ class NodeFacts(Value):
     Attributes:
         interpreter: the Python of the ranks.
         python: its version; "": not known.
-        lacks_python: whether there is no such Python.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
         slots: those that the job may use.
         cores: how many the ranks may use.
         bound: the cores to which each local rank is bound; empty if they are not bound.
-        omp_threads_set: whether the user has set ``OMP_NUM_THREADS`` there.
         temporary: its directory for temporary files.
         addresses: those at which other nodes may reach it.
         port: the leased port of the rendezvous; 0: none was requested.
@@ -72,10 +70,7 @@ class JobFacts(Value):
     """Facts about the whole job.
 
     Attributes:
-        visible_variables: the environment variables that select devices.
-        explicit_accelerator: the user has named the accelerator.
         local_rank_flag: the flag for the script's local rank (``--local_rank``); "" if it wants none.
-        cwd: the working directory of the ranks.
     """
 
     job_id: str

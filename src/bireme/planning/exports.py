@@ -160,7 +160,6 @@ def exports(
     """Collect the variables from all sources.
 
     Args:
-        requests: the values of ``--export``.
         home: the home directory; "" if there is none.
         same_files: whether the nodes have the files of this machine, so that its search paths mean something there.
     """

@@ -21,13 +21,7 @@ _ONE_TERMINAL = "SLURM_PTY_PORT"
 
 
 class LauncherTask(Value):
-    """The task of ``srun`` or ``mpirun`` that this process is.
-
-    Attributes:
-        program: the launcher; "": none.
-        tasks: how many it has started.
-        number: the number of this one, from 0.
-    """
+    """The task of ``srun`` or ``mpirun`` (``program``; "": of none) that this process is, ``number`` being from 0."""
 
     program: str = ""
     tasks: int = 1

@@ -96,12 +96,7 @@ class Verdict:
     def outcome(
         self, *, seconds: float, killed: int, stuck: tuple[str, ...] = (), logs: tuple[str, ...] = ()
     ) -> Outcome:
-        """The outcome of the job, once it has ended.
-
-        Args:
-            killed: how many ranks had to be killed by SIGKILL.
-            stuck: processes that could not be killed.
-        """
+        """The outcome of the job, once it has ended; ``killed``: how many ranks had to be killed by SIGKILL."""
         if not self.stopping:
             self._blame_the_unseen()
         first = self.first
