@@ -17,7 +17,7 @@ from bireme.resources.hostfile import HostEntry
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value
 from tests.simulation.descriptors import Killed, RunnerProcess
-from tests.simulation.faults import Faults
+from tests.simulation.node_faults import Faults
 from tests.simulation.nodes import AgentProcess, Node, RunnerMachine, Stray
 from tests.simulation.training import Training
 from tests.simulation.truth import NEWS, Truth, Violation
