@@ -256,13 +256,7 @@ class SSHRunner(_AgentRunner):
 
 
 class _EngineRunner(MultiNodeRunner):
-    """``mpirun`` or ``srun`` starts every rank.
-
-    Args:
-        args: the launcher's command line, as ``parse_args`` gives it.
-        world_info_base64: host → slots, encoded.
-        resource_pool: host → number of slots.
-    """
+    """``mpirun`` or ``srun`` starts every rank; ``resource_pool`` is host → number of slots."""
 
     _PROGRAM = "mpirun"
 

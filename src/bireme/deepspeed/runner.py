@@ -131,11 +131,7 @@ def fetch_hostfile(hostfile_path: str) -> OrderedDict[str, int] | None:
 
 
 def _parse_hostfile(hostfile_lines: Iterable[str]) -> OrderedDict[str, int]:
-    """Parse the lines of a hostfile into ``host → number of slots``.
-
-    Raises:
-        ValueError: a line is malformed or lacks ``slots=N``, a host is listed twice, or there are no hosts.
-    """
+    """Parse the lines of a hostfile as :func:`fetch_hostfile` does."""
     text = "\n".join(line.rstrip("\r\n") for line in hostfile_lines)
     return _numbers(parse_hostfile(text, "hostfile"), "hostfile")
 
@@ -308,11 +304,7 @@ def _carry_out(words: Sequence[str]) -> int:
 
 
 def _as_reference(parsed: Parsed) -> Parsed:
-    """The command line as DeepSpeed understands it, where ``bireme run`` understands it otherwise.
-
-    Raises:
-        ValueError: as :func:`main`.
-    """
+    """The command line as DeepSpeed understands it, where ``bireme run`` understands it otherwise."""
     if parsed.options["help"]:
         return parsed
     path = parsed.options["hostfile"]

@@ -409,12 +409,6 @@ class _Claim:
 
     Attributes:
         loop: the event loop, which receives the signals.
-
-    Args:
-        files: the folders, which are created.
-
-    Raises:
-        BadInputError: another tuner is using the folder, or it is not writable.
     """
 
     def __init__(self, files: StudyFiles) -> None:
@@ -459,12 +453,7 @@ def _read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[
     """Read an experiment's file; add its results folder, and to its configuration the file for its figures.
 
     Args:
-        results_dir: where it gets a folder.
         taken: the names of other experiments.
-
-    Raises:
-        ValueError: the file is malformed or not an experiment, its name is taken, or it needs more slots than there
-        are.
     """
     document = read_document(path)
     exp: dict[str, Any] = copy.deepcopy(document.data)
@@ -538,7 +527,6 @@ class _Experiments:
         self._exps: dict[str, dict[str, Any]] = {}
 
     def add(self, exp: dict[str, Any]) -> None:
-        """Add an experiment."""
         self._exps[exp["name"]] = exp
 
     # -- before --------------------------------------------------------------------------------------
@@ -630,11 +618,7 @@ class _Experiments:
         return self.lingering
 
     def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Report an experiment that is not retried.
-
-        Args:
-            again: whether it was queued for another attempt.
-        """
+        """Report an experiment, unless it was queued for another attempt."""
         if not again:
             self._on_end(self._exps[name], result)
 
