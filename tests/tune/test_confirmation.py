@@ -50,6 +50,30 @@ def test_each_finalist_takes_its_part_of_the_error():
     assert two_goals.versus(points[1]).low == pytest.approx(strict.versus(points[1]).low)
 
 
+@pytest.mark.parametrize("ahead", [0.0, 0.05, 1.0])
+def test_the_search_divides_the_error_and_the_rounds_do_not(ahead):
+    """All shares together are at most 1, and what is far ahead is certain as soon as if it were alone."""
+    points, draw = [{"x": number} for number in range(9)], random.Random(1)
+    searched = {key_of(point): [draw.gauss(0, 0.03) + ahead * (point["x"] == 3) for _ in range(3)] for point in points}
+    rounds = Confirmation(
+        points[0],
+        points[1:],
+        1,
+        lambda goal, figure: math.log(figure),
+        searched=lambda point: searched[key_of(point)],
+        noise=(0.03, 18),
+    )
+    rounds.weigh()
+    shares = list(rounds.shares)
+    assert 0.99 < sum(shares) <= 1 and min(shares) >= 0.2 / 8 - 1e-4
+    assert (shares[2] > 0.8) == (ahead == 1.0)
+    for number in range(1, 6):
+        assert not rounds.certain(points[3])
+        rounds.tell(number, points[0], [1.0])
+        rounds.tell(number, points[3], [2.5 + 0.01 * number])
+    assert rounds.certain(points[3]) == (ahead == 1.0) and rounds.shares == shares
+
+
 def test_twice_the_effect_is_found():
     found = [rounds.versus(POINTS[2]).low > 0 for rounds, _ in (run([0, 0, 0.04], 0.02, n) for n in range(60))]
     assert sum(found) >= 0.9 * 60

@@ -5,7 +5,8 @@ A record is one of::
     {"study": {…}}      what identifies the study; a study that begins in place of another one follows in the same file.
                         With "keeps": the trials of that one which still hold, and what is different in their records
     {"run": {…}}        what may differ from one start of the command to the next, such as budgets
-    {"finalists": […]}  what the paired rounds compare, written before the first of them; "of": what they were chosen of
+    {"finalists": […]}  what the paired rounds compare, written before them; "of": what they were chosen of,
+                        "shares": the part of the allowed error that each has
     {"start": NAME, …}  a trial has started, on which slots and when
     {"end": NAME, …}    a trial has ended; if it was run again, its last end counts
     {"gave up": NAME, …}  the infrastructure has failed a trial too often; the next start of the command runs it again

@@ -127,11 +127,11 @@ def _guess(
             text = "no other point works"
         return known.replace(text=text)
     one, other = (statistics.fmean(measurements.scores(each)) for each in (best, known.baseline))
-    ahead, finalists, done = one - other, 1, 0
+    ahead, done = one - other, 0
     if rounds is not None:
         place = [known.baseline, *rounds.working].index(best)
         ahead = float(rounds.posterior.means[place] - rounds.posterior.means[0])
-        finalists, done = len(rounds.finalists), rounds.versus(best).count
+        alpha, done = rounds.alpha(best), rounds.versus(best).count
     if ahead < least:
         text = f"no point seems to be better than {name} by what matters"
         return known.replace(promising=known.baseline, text=text)
@@ -139,7 +139,7 @@ def _guess(
     of = "each" if own == theirs else f"and {theirs} of {name}"
     text = f"about {shown_ratio(measurements.ratio(0, ahead))} x {name} by {counted(own, 'run')} {of}"
     spread = math.sqrt(2) * (known.noise or 0.02)
-    more = max(1.0, expected_rounds(ahead, spread, alpha / finalists) - done)
+    more = max(1.0, expected_rounds(ahead, spread, alpha) - done)
     if math.isfinite(more) and more < _MANY_ROUNDS:
         seconds = more * (measurements.seconds(best) + measurements.seconds(known.baseline))
         took = f" ({duration(seconds)})" if seconds >= _SHOWN else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ _FORECASTS = 64
 
 _APART = 1.2
 """A point is set apart when its distance is so many standard errors."""
+
+_EVEN = 0.2
+"""This part of the allowed error is divided equally among the finalists: the search may be wrong about all of them."""
 
 _RIVAL = 0.25
 """A point challenges the leader if it contributes this part of the doubt that the first challenger does."""
@@ -65,10 +69,24 @@ class Confirmation:
         self.baseline, self.finalists = dict(baseline), [dict(each) for each in finalists]
         self._goals, self._score, self._seed = range(goals), score, seed
         self._searched, self._noise = searched, noise
-        self._alpha = (1 - confidence) / (len(finalists) * goals)
+        self._alpha = (1 - confidence) / goals
+        self.shares = [1 / len(finalists)] * len(finalists)
+        """What part of the allowed error each finalist has. It must not depend on the rounds."""
         self._effect = math.log1p(effect)
         self._rounds: dict[int, dict[str, Figures | None]] = {}
         self._known: dict[object, Any] = {}  # what was calculated from the rounds that are known now
+
+    def weigh(self) -> None:
+        """Give most of the error to those that are probably the best, by the search; to be called before any round."""
+        best = Counter(map(int, self.posterior.draws[:, 1:].argmax(axis=1)))
+        chances = [best[place] / best.total() for place in range(len(self.finalists))]
+        # Rounded down, so that the sum is at most 1.
+        self.shares = [math.floor(1e4 * ((1 - _EVEN) * each + _EVEN / len(chances))) / 1e4 for each in chances]
+
+    def alpha(self, *points: Point) -> float:
+        """The error that is allowed for a claim: it is of the first of these points that is a finalist."""
+        places = [self.finalists.index(point) for point in map(dict, points) if point in self.finalists]
+        return self._alpha * self.shares[places[0] if places else 0]
 
     def tell(self, number: int, point: Point, figures: Figures | None) -> None:
         """Report a run of round ``number``; None: it failed; (): it could not be measured."""
@@ -170,7 +188,7 @@ class Confirmation:
         key = ("certain", key_of(point))
         if key not in self._known:
             differences = self._differences(key_of(point), key_of(self.baseline), 0)
-            self._known[key] = certain(differences, self._alpha, self._spread)
+            self._known[key] = certain(differences, self.alpha(point), self._spread)
         return bool(self._known[key])
 
     @property
@@ -191,14 +209,16 @@ class Confirmation:
             return [0.0]
         found = []
         for draw in posterior.draws[:: len(posterior.draws) // _FORECASTS]:
-            ahead = float(draw.max() - draw[0])
-            apart = (_APART * noise / (draw.max() - draw + self._effect)) ** 2 - counts
-            apart[draw.argmax()] = apart.max()
+            best = int(draw.argmax())
+            ahead = float(draw[best] - draw[0])
+            apart = (_APART * noise / (draw[best] - draw + self._effect)) ** 2 - counts
+            apart[best] = apart.max()
             apart = apart.clip(0.0)
             claims = 0.0
             if ahead > self._effect / 2 and not any(map(self.certain, self.working)):
                 spread = math.sqrt(2) * noise
-                claims = max(1.0, expected_rounds(ahead, spread, self._alpha) - self.versus(self._points[leader]).count)
+                needed = expected_rounds(ahead, spread, self.alpha(self._points[best]))
+                claims = max(1.0, needed - self.versus(self._points[leader]).count)
             found.append(float(max(apart.sum() + apart.max(), 2 * claims + apart.sum() - 2 * apart.max())))
         return sorted(found)
 
@@ -226,7 +246,8 @@ class Confirmation:
         """The point's score minus the other's (the baseline's), by the rounds in which both have figures."""
         one, two = key_of(point), key_of(self.baseline if other is None else other)
         if (one, two, goal) not in self._known:
-            self._known[one, two, goal] = interval(self._differences(one, two, goal), self._alpha, self._spread)
+            alpha = self.alpha(point, other or {})
+            self._known[one, two, goal] = interval(self._differences(one, two, goal), alpha, self._spread)
         found: Interval = self._known[one, two, goal]
         return found
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.observations import Measurements
-from bireme.tune.study.screening import LEAST_RUNS, candidates
+from bireme.tune.study.screening import LEAST_RUNS, best_by_runs, candidates
 
 MOST = 24
 """At most this many points are compared with the baseline: each takes a part of the allowed error.
@@ -47,6 +47,20 @@ def estimates(sampler: Estimator, measured: Measurements) -> list[tuple[float, f
     return [(*known[key_of(point)], point) for point in working if key_of(point) in known]
 
 
+def promising(sampler: Estimator, measured: Measurements) -> tuple[float, float, Point] | None:
+    """The best estimate of the points that may be the best by their own runs; None if nothing works.
+
+    A model may take one figure that is far better than all others for noise, though it is more than the noise.
+    """
+    known = estimates(sampler, measured)
+    able = [each.point for each in best_by_runs(measured)] if len(measured.goals) == 1 else []
+    return max((each for each in known if each[2] in able), default=max(known, default=None, key=_mean), key=_mean)
+
+
+def _mean(estimate: tuple[float, float, Point]) -> float:
+    return estimate[0]
+
+
 def choose(
     sampler: Estimator,
     measured: Measurements,
@@ -72,7 +86,9 @@ def choose(
         likely = [front[eighth * (len(front) - 1) // max(_EIGHTHS)] for eighth in _EIGHTHS] if front else []
         likely = list({key_of(point): point for point in likely}.values())
         return likely[: room(likely)]
-    best = max(known, key=lambda each: each[0])
+    best = promising(sampler, measured) or known[0]
+    if best[0] < max(map(_mean, known)):  # the model is wrong
+        least_runs = 1
     base = next((each for each in known if each[2] == baseline), best)
     by_the_model = [
         point

@@ -31,6 +31,10 @@ _SURE = 8
 """With fewer degrees of freedom, the noise may seem to be a fraction of what it is: the best points run again first."""
 
 
+_CLEAR = 2
+"""From so many degrees of freedom on, one point may be so far ahead of all others that nothing has to run again."""
+
+
 class Candidate(NamedTuple):
     """A point with the number and the mean score of its runs."""
 
@@ -39,30 +43,36 @@ class Candidate(NamedTuple):
     point: Point
 
 
+def best_by_runs(measured: Measurements) -> list[Candidate]:
+    """The points that may be the best by their own runs, the best mean first; [] if nothing is known of the noise."""
+    reach = _reach(measured)
+    points = [_candidate(measured, point) for point in measured.working()]
+    floor = max((each.mean - reach / math.sqrt(each.runs) for each in points), default=0.0)
+    able = [each for each in points if reach and each.mean + reach / math.sqrt(each.runs) >= floor]
+    return sorted(able, key=lambda each: -each.mean)
+
+
 def candidates(measured: Measurements, baseline: Point, effect: float) -> list[Candidate]:
-    """The points that may be the best, and better than the baseline by what matters; the best mean first.
+    """Of `best_by_runs` those that may be better than the baseline by what matters.
 
     Args:
         measured: the runs of the study.
         baseline: what points are compared with.
         effect: the smallest relative difference that matters.
     """
-    noise, freedom = measured.noise()
-    if not noise:
-        return []
-    reach = quantile(_LIKELY, freedom) * noise
-    points = [_candidate(measured, point) for point in measured.working()]
-    own = _candidate(measured, baseline)
-    floor = max(each.mean - reach / math.sqrt(each.runs) for each in points)
+    reach, own = _reach(measured), _candidate(measured, baseline)
     least = own.mean + math.log1p(effect)
-    able = [
+    return [
         each
-        for each in points
-        if each.point != baseline
-        and each.mean + reach / math.sqrt(each.runs) >= floor
-        and each.mean + reach * math.sqrt(1 / each.runs + 1 / own.runs) >= least
+        for each in best_by_runs(measured)
+        if each.point != baseline and each.mean + reach * math.sqrt(1 / each.runs + 1 / own.runs) >= least
     ]
-    return sorted(able, key=lambda each: -each.mean)
+
+
+def _reach(measured: Measurements) -> float:
+    """How far a run may be from its mean; 0.0: nothing is known of the noise."""
+    noise, freedom = measured.noise()
+    return quantile(_LIKELY, freedom) * noise if noise else 0.0
 
 
 def next_point(
@@ -84,6 +94,9 @@ def next_point(
             None: what is known of it decides.
     """
     noise, freedom = measured.noise()
+    able = candidates(measured, baseline, effect)
+    if near is None and freedom >= _CLEAR and len(able) == 1:
+        return None
     if freedom < _SURE and (noise is not None or near is not None):
         known = list(map(partial(_candidate, measured), measured.working()))
         if near is not None:
@@ -92,7 +105,6 @@ def next_point(
         once = [each for each in known if each.runs == 1 and len(known) > 1]
         best = max(once, key=lambda each: each.mean, default=None)
         return None if best is None or key_of(best.point) in running else best.point
-    able = candidates(measured, baseline, effect)
     if not able:
         return None
     now: Mapping[str, int] = {key: list(running).count(key) for key in set(running)}

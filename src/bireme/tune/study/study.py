@@ -23,7 +23,7 @@ from bireme.tune.study import screening
 from bireme.tune.study.budget import CONFIRM, Budget, share
 from bireme.tune.study.comparison import expected_rounds, least_rounds
 from bireme.tune.study.confirmation import Confirmation
-from bireme.tune.study.finalists import MOST, choose, estimates
+from bireme.tune.study.finalists import MOST, choose, promising
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.pruner import reason_to_prune
@@ -43,9 +43,6 @@ _FRONT_ROUNDS = 3
 
 _MORE = 3
 """Rounds that a claim of one of several finalists takes beside the least number, about."""
-
-_FINALISTS = 4
-"""For so many finalists the confirmation is planned before they are known."""
 
 _FAILURES = 20
 """If this many points have failed and none has worked, the reason has nothing to do with the points."""
@@ -274,12 +271,13 @@ class Study:
         """The record of what the rounds compare, the baseline first; {} before they begin.
 
         The error is divided among all of them, so a study that goes on, and who reads it, must know also those that
-        have not run. ``of``: what they were chosen of.
+        have not run. ``shares``: the part of the error that each has. ``of``: what they were chosen of.
         """
         if self._rounds is None:
             return {}
         compared = self._rounds.confirmation
-        return {"finalists": [compared.baseline, *compared.finalists], "of": self._choice}
+        finalists = [compared.baseline, *compared.finalists]
+        return {"finalists": finalists, "shares": compared.shares, "of": self._choice}
 
     @property
     def _choice(self) -> list[object]:
@@ -389,6 +387,13 @@ class Study:
             searched=self._measured.scores,
             noise=self._measured.noise(),
         )
+        if (shares := self._recorded.get("shares")) is not None:
+            # Those of a finalist never grow: what they have allowed to claim was for this part of the error.
+            known = dict(zip(map(key_of, self._recorded["finalists"][1:]), shares, strict=False))
+            part = min(1.0, len(known) / len(finalists))
+            confirmation.shares = [part * known[key] if key in known else 1 / len(finalists) for key in finalists]
+        elif not self._recorded and self._has_default and len(self._goals) == 1:
+            confirmation.weigh()
         for number, point, figures in self._earlier:
             confirmation.tell(number, point, figures)
         closed = max((number for number, _, _ in self._earlier), default=0)
@@ -534,7 +539,7 @@ class Study:
         ahead = statistics.fmean(self._measured.scores(self._leading)) - statistics.fmean(
             self._measured.scores(baseline)
         )
-        return 1.5 * expected_rounds(ahead / 1.5, math.sqrt(2) * noise, (1 - self._confidence) / _FINALISTS)
+        return 1.5 * expected_rounds(ahead / 1.5, math.sqrt(2) * noise, (1 - self._confidence) / 2)
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -553,17 +558,17 @@ class Study:
     @property
     def answer(self) -> Answer:
         """What is known now."""
-        promising = max(estimates(self._sampler, self._measured), key=lambda each: each[0], default=None)
+        best = promising(self._sampler, self._measured)
         rounds = self._rounds or (self._first_rounds(join=False) if self._earlier else None)
         if not self._has_default:
             compared = rounds.confirmation if rounds is not None else None
-            best = compared.baseline if compared is not None else self._baseline
-            return answering.without_default(self._measured, best, compared, self._effect)
+            base = compared.baseline if compared is not None else self._baseline
+            return answering.without_default(self._measured, base, compared, self._effect)
         return answering.answer(
             self._measured,
             self._default,
             self._baseline,
-            promising[2] if promising else None,
+            best[2] if best else None,
             rounds.confirmation if rounds is not None else None,
             self._effect,
             1 - self._confidence,
