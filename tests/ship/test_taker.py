@@ -113,8 +113,8 @@ def trees(project: Path) -> list[Path]:
 
 def spares(project: Path) -> list[bytes]:
     """What the spare files hold."""
-    found = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/*")
-    return sorted(path.read_bytes() for path in found if path.suffix != ".tmp")
+    found = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/**/*")
+    return sorted(path.read_bytes() for path in found if path.is_file() and not path.is_symlink())
 
 
 def content(tree: Path) -> dict[str, bytes | str]:
@@ -214,7 +214,7 @@ def test_what_is_here_is_not_sent_again(project: Path) -> None:
 def test_what_is_damaged_is_sent_again(project: Path, booted: bool) -> None:
     """As after a loss of power, which leaves files of the right size, and with their times."""
     first = Taken(project)
-    found = [path for path in (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/*") if path.stat().st_size == 9]
+    found = list((project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/d*"))
     for path in (first.path / "data.txt", *found):
         when = path.stat().st_mtime_ns
         path.write_bytes(bytes(9) if booted else b"half")
@@ -333,6 +333,7 @@ def test_half_a_tree_is_never_used(project: Path) -> None:
                 assert content(tree / "project") == whole
         again = Taken(project, job=f"job{moment}")
         assert not again.problem and content(again.path) == whole
+        assert content(Taken(project).path) == whole
         assert not list(folder.glob("*.tmp/.lock"))
     for left in folder.glob("*.tmp"):
         os.utime(left, (1, 1))
@@ -364,15 +365,40 @@ def test_agents_that_share_a_folder(project: Path) -> None:
     assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
 
 
-def test_another_agent_makes_spare_files_too(project: Path) -> None:
-    """What it has begun is left to it; what a killed one has left is not."""
+def test_what_somebody_adds_to_a_spare_tree(project: Path) -> None:
+    """It is in no tree of a job, wherever it is, whatever it is, and whatever time it has."""
     Taken(project)
-    (folder,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
-    for name in ("begun.tmp", "left.tmp"):
-        (folder / name).write_text("x")
-    os.utime(folder / "left.tmp", (1, 1))
-    Taken(project, until=lambda _: len(spares(project)) == 2 and not (folder / "left.tmp").exists())
-    assert (folder / "begun.tmp").exists()
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    when = (spare / "project/data.txt").stat().st_mtime_ns
+    for name in ("added", "sub/added", "new/added"):
+        (spare / "project" / name).parent.mkdir(exist_ok=True)
+        (spare / "project" / name).write_text("some data")
+        os.utime(spare / "project" / name, ns=(when, when))
+    (spare / "project/other.txt").unlink()
+    (spare / "project/other.txt").mkdir()
+    (spare / "project/link").unlink()
+    (spare / "project/link").symlink_to("/etc")
+    second = Taken(project)
+    assert content(second.path) == WHOLE and not second.sent and not (second.path / "new").exists()
+    assert sorted(os.listdir(second.path.parent)) == [".lock", ".manifest", "project"]
+
+
+def test_a_spare_tree_of_an_older_project(project: Path) -> None:
+    """A folder is a file now, and a file a folder; what is the same is neither sent nor copied."""
+    (project / "a").mkdir()
+    (project / "a/b").write_text("in a folder")
+    (project / "b").write_text("a file")
+    Taken(project)
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    same = (spare / "project/other.txt").stat().st_ino
+    shutil.rmtree(project / "a")
+    (project / "a").write_text("was a folder")
+    (project / "b").unlink()
+    (project / "b").mkdir()
+    (project / "b/c").write_text("was a file")
+    second = Taken(project)
+    assert content(second.path) == content(project) and second.sent == b"was a folderwas a file"
+    assert (second.path / "other.txt").stat().st_ino == same
 
 
 def test_a_store_that_others_can_replace(project: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bireme.ship.manifest import Entry, Manifest
 
 _CLEAN_AFTER = 1.0
-"""Seconds after which spare files are made, and old trees are removed, when the ranks have started."""
+"""Seconds after which a spare tree is made, and old trees are removed, when the ranks have started."""
 _PATIENCE = 60.0
 """Seconds to wait for another agent that makes the tree, which may be on a node whose locks outlive it."""
 _LOOK = 0.05
@@ -161,7 +161,6 @@ class TreeTaker:
             return
         yield from trees.clean()  # not only afterwards: a job may end too early for that, and there must be room
         new = self._new = NewTree(trees.folder, wanted)
-        yield from new.begin()
         yield from trees.take(new)
         self._coming.extend(place for place, entry in enumerate(wanted.entries) if entry.path in new.missing)
         if self._coming:
@@ -172,10 +171,11 @@ class TreeTaker:
     def _finish(self, new: NewTree) -> Iterator[None]:
         trees = Trees(self._folder)
         if new.missing:  # they have come; nobody can have changed them yet
-            yield from trees.make_spares(new, new.missing)
+            yield from trees.make_spare(new, new.missing)
         self._held, self._new = trees.finish(new, self._offer.job), None
         self._end()
-        tidy = _tidy(trees, self._held)
+        has_spare = len(new.missing) == sum(entry.data > 0 for entry in new.manifest.entries)
+        tidy = _tidy(trees, self._held, has_spare)
         self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, tidy, most=0.0))  # ranks run
 
     # -- what the runner sends -------------------------------------------------------------------
@@ -287,10 +287,11 @@ class TreeTaker:
         return plan.replace(cwd=os.getcwd(), workers=workers)
 
 
-def _tidy(trees: Trees, held: HeldTree) -> Iterator[None]:
-    """Make spare files for the next job, and remove old trees, as far as that can be done."""
+def _tidy(trees: Trees, held: HeldTree, has_spare: bool) -> Iterator[None]:
+    """Make a spare tree for the next job, and remove old trees, as far as that can be done."""
     try:
-        yield from trees.make_spares(held)
+        if not has_spare:
+            yield from trees.make_spare(held)
         yield from trees.clean()
     except (OSError, BiremeError):
         pass

@@ -5,9 +5,9 @@ is made in a folder with a temporary name, which gets its name when nothing is m
 exclusively while the tree is made or removed, otherwise shared by the agents and guardians of the job that runs in it.
 The kernel unlocks it when they die, by whatever signal. So what can be locked exclusively belongs to nobody.
 
-Beside the trees are spare files, which nobody uses: the next tree gets them by a rename, by their content. A spare file
-has a time that no other file has, and whoever writes to it changes that. Where one is missing, its content is copied
-from an older tree, and compared while it is copied. So all files of a tree are its own.
+Beside the trees are spare trees, in which nobody works: the next tree of that name is made of one. A file there has a
+time that no other file has, and whoever writes to it changes that. What is missing there is copied from an older tree,
+and compared while it is copied. So all files of a tree are its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import hashlib
 import os
 import stat
 import time
-from collections import Counter
 
 from bireme import drafts
 from bireme.regular_file import open_regular
@@ -30,7 +29,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator
+    from collections.abc import Callable, Container, Generator, Iterator
 
     from bireme.ship.files import Stamp
     from bireme.ship.manifest import Entry, Manifest
@@ -41,9 +40,9 @@ TEMPORARY = ".tmp"
 _OLD = ".old"
 """The end of the name of a job's tree that is being removed."""
 SPARE = ".spare-"
-"""The begin of the names of the folders of spare files, one for the name of each tree."""
+"""The begin of the names of the folders of spare trees, one for the name of each tree."""
 NEWEST = 4
-"""Trees of jobs that are kept however many there are, and folders of spare files."""
+"""Trees of jobs that are kept however many there are, and spare trees."""
 _ABANDONED = 3600.0
 """Seconds after which something temporary without a lock belongs to nobody."""
 _HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
@@ -106,10 +105,11 @@ class NewTree:
     Args:
         folder: of all trees.
         made_from: what the tree will hold.
+        mark: the time of its files if it is a spare tree; 0: now.
     """
 
-    def __init__(self, folder: str, made_from: Manifest) -> None:
-        self.manifest = made_from
+    def __init__(self, folder: str, made_from: Manifest, mark: int = 0) -> None:
+        self.manifest, self._mark = made_from, mark
         self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
         self.missing = {entry.path: entry for entry in made_from.entries if entry.data}
         # The lock comes into the folder locked, so that it never seems to belong to nobody.
@@ -118,16 +118,26 @@ class NewTree:
         take_lock(self._lock, fcntl.LOCK_EX)
         os.mkdir(self._folder, 0o700)
         os.rename(lock, f"{self._folder}/{LOCK}")
-        os.mkdir(self.path)
-        self.top = os.open(self.path, files.FOLDER)
+        self.top = -1
 
     @property
     def path(self) -> str:
         """The path of the tree itself, as long as it is in the making."""
         return f"{self._folder}/{self.manifest.name}"
 
-    def begin(self) -> Iterator[None]:
-        """Make, in steps, the folders, and what has no data."""
+    def begin(self, spare: str) -> Iterator[None]:
+        """Make, in steps, the folders, and what has no data. Take what is right of a spare tree, if there is one."""
+        own, known = f"{self._folder}/{SPARE}", self.manifest
+        try:
+            os.rename(spare, own)
+            os.rename(f"{own}/{known.name}", self.path)
+            text = manifest_text(own)
+            known = known if text == known.text else manifest.read(text)
+        except (OSError, ManifestError):  # there is none, or another tree was faster
+            os.makedirs(self.path, exist_ok=True)
+        self.top = os.open(self.path, files.FOLDER)
+        yield from self._take(known)
+        yield from files.remove(self._folder, SPARE)
         made = set()
         for entry in self.manifest.entries:
             yield
@@ -138,15 +148,48 @@ class NewTree:
             if entry.kind != "folder" and not entry.data:
                 Draft(self.top, entry.path, entry).close(entry.mode)
 
-    def take_spare(self, entry: Entry, folder: int, name: str) -> None:
-        """Get a spare file, unless another tree was faster."""
+    def _take(self, known: Manifest) -> Iterator[None]:
+        """Keep, in steps, the files that are as they were made, and as they are to be; remove everything else."""
+        folders = {part for entry in self.manifest.entries for part in prefixes(entry.path)}
+        mark, entries = _mark(), {entry.path: entry for entry in known.entries}
+        for path, holder, name, there in files.walk(self.top, mounts=False):
+            yield
+            entry = self.missing.get(path)
+            if stat.S_ISDIR(there.st_mode):
+                if path not in folders or path in self.missing:
+                    os.rmdir(name, dir_fd=holder)
+            elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
+                if not self._mark:
+                    os.utime(name, dir_fd=holder)
+                del self.missing[path]
+            else:
+                os.unlink(name, dir_fd=holder)
+
+    def copy(
+        self, source: HeldTree | NewTree, only: Container[str] | None = None, *, compare: bool = True
+    ) -> Iterator[None]:
+        """Copy, in steps, what is missing from a tree that has it.
+
+        Args:
+            only: the paths of files to copy; ``None``: all.
+            compare: whether somebody may have changed what is there.
+        """
+        there = {_content(entry): entry.path for entry in source.manifest.entries if entry.data}
         try:
-            os.rename(name, entry.path, src_dir_fd=folder, dst_dir_fd=self.top)
-        except OSError:
+            top = os.open(source.path, files.FOLDER)
+        except OSError:  # ranks have removed it
             return
-        os.chmod(entry.path, entry.mode, dir_fd=self.top)  # the same content may have had others
-        os.utime(entry.path, dir_fd=self.top)
-        del self.missing[entry.path]
+        try:
+            for entry in [*self.missing.values()]:
+                yield
+                path = there.get(_content(entry)) if only is None or entry.path in only else None
+                wanted = entry if compare else entry.replace(content="")
+                if path and (yield from files.copy(top, path, self.top, entry.path, wanted)):
+                    if self._mark:
+                        os.utime(entry.path, ns=(self._mark, self._mark), dir_fd=self.top)
+                    del self.missing[entry.path]
+        finally:
+            os.close(top)
 
     def finish(self, name: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
@@ -164,7 +207,8 @@ class NewTree:
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
         if self._lock >= 0:
-            os.close(self.top)
+            if self.top >= 0:
+                os.close(self.top)
             for _ in files.remove(*os.path.split(self._folder)):
                 pass
             os.close(self._lock)
@@ -231,62 +275,30 @@ class Trees:
         """Hold a complete tree; ``None``: there is none, or it is about to be removed, or damaged."""
         lock = self._locked(name, kind)
         try:
-            made_from = manifest.read(self._manifest_text(name)) if lock >= 0 else None
+            made_from = manifest.read(manifest_text(f"{self.folder}/{name}")) if lock >= 0 else None
         except ManifestError:
             os.close(lock)
             return None
         return None if made_from is None else HeldTree(f"{self.folder}/{name}", made_from, lock)
 
-    def _manifest_text(self, name: str) -> bytes:
-        try:
-            with open(open_regular(f"{self.folder}/{name}/{MANIFEST}", os.O_NOFOLLOW), "rb") as file:
-                return file.read()
-        except OSError:
-            return b""
-
     def find_manifest(self, digest: str) -> Manifest | None:
         """A manifest, if one of the newest trees has it."""
-        for text in map(self._manifest_text, self.jobs()[:NEWEST]):
+        for name in self.jobs()[:NEWEST]:
+            text = manifest_text(f"{self.folder}/{name}")
             if hashlib.sha256(text).hexdigest() == digest:
                 return manifest.read(text)
         return None
 
     def take(self, new: NewTree) -> Iterator[None]:
-        """Get, in steps, what is here already: spare files, and copies of what the newest trees have."""
-        try:
-            folder = os.open(self._spares(new.manifest), files.FOLDER)
-        except OSError:
-            pass
-        else:
-            try:
-                mark = _mark()
-                for name, entry in _spare_names(new.manifest).items():
-                    yield
-                    if _is_spare(folder, name, entry, mark):
-                        new.take_spare(entry, folder, name)
-            finally:
-                os.close(folder)
+        """Begin a tree, in steps, with what is here already: a spare tree, and copies of what the newest trees have."""
+        yield from new.begin(self._spare(new.manifest))
         for name in self.jobs()[:NEWEST]:
             held = self.hold(name) if new.missing else None
             if held is not None:
                 try:
-                    yield from self._copy(new, held)
+                    yield from new.copy(held)
                 finally:
                     held.release()
-
-    def _copy(self, new: NewTree, held: HeldTree) -> Iterator[None]:
-        there = {_content(entry): entry.path for entry in held.manifest.entries if entry.data}
-        try:
-            top = os.open(held.path, files.FOLDER)
-        except OSError:  # ranks have removed it
-            return
-        try:
-            for entry in [entry for entry in new.missing.values() if _content(entry) in there]:
-                yield
-                if (yield from files.copy(top, there[_content(entry)], new.top, entry.path, entry)):
-                    del new.missing[entry.path]
-        finally:
-            os.close(top)
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
         """Make a tree complete; it becomes that of the job, unless another agent was faster."""
@@ -299,33 +311,35 @@ class Trees:
             new.close()
             return held
 
-    # -- spare files -----------------------------------------------------------------------------
+    # -- spare trees -----------------------------------------------------------------------------
 
-    def _spares(self, made_from: Manifest) -> str:
-        """The path of the folder of spare files for trees of this name."""
+    def _spare(self, made_from: Manifest) -> str:
+        """The path of the spare tree for trees of this name."""
         return f"{self.folder}/{SPARE}{hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]}"
 
-    def make_spares(self, made: HeldTree | NewTree, only: Collection[str] | None = None) -> Iterator[None]:
-        """Copy, in steps, files of a tree of which there are no spare ones, as far as there is room; remove others.
+    def make_spare(self, made: HeldTree | NewTree, only: Container[str] | None = None) -> Iterator[None]:
+        """Copy, in steps, a tree for the next job, or what is missing in its copy, as far as there is room.
 
         Args:
             made: the tree. Nobody can have changed what is still in the making.
             only: the paths of files to copy; ``None``: all.
         """
-        path = self._spares(made.manifest)
+        mark, path = _mark(), self._spare(made.manifest)
+        if not mark or any(entry.path.count("/") > files.DEEPEST for entry in made.manifest.entries):
+            return
+        new = NewTree(self.folder, made.manifest, mark)
         try:
-            os.makedirs(path, 0o700, exist_ok=True)
-            folder, top = os.open(path, files.FOLDER), os.open(made.path, files.FOLDER)
-            try:
-                yield from _copy_spares(made, only, folder, top)
-            finally:
-                os.close(folder)
-                os.close(top)
-            for name in self._newest(lambda name: name.startswith(SPARE))[NEWEST:]:
-                yield from files.remove(self.folder, name)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # others need the room
-                yield from files.remove(*os.path.split(path))
+            yield from new.begin(path)
+            yield from new.copy(made, only, compare=isinstance(made, HeldTree))
+            new.finish(path).release()
+        except OSError:  # another agent was faster, or there is no room, which others need
+            pass
+        finally:
+            new.close()
+        for name in self._newest(lambda name: name.startswith(SPARE), LOCK)[NEWEST:]:
+            old = f"{os.urandom(6).hex()}{TEMPORARY}"  # so that nobody takes it meanwhile
+            os.rename(f"{self.folder}/{name}", f"{self.folder}/{old}")
+            yield from files.remove(self.folder, old)
 
     # -- cleaning --------------------------------------------------------------------------------
 
@@ -348,7 +362,7 @@ class Trees:
     def _remove_temporary(self, name: str) -> Iterator[None]:
         lock, path = self._locked(name, fcntl.LOCK_EX), f"{self.folder}/{name}"
         try:
-            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or not _is_abandoned(os.stat(path))):
+            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or os.stat(path).st_mtime > time.time() - _ABANDONED):
                 return
             if os.path.isdir(path):
                 yield from files.remove(self.folder, name)
@@ -381,51 +395,23 @@ def _content(entry: Entry) -> tuple[object, ...]:
     return entry.content, entry.size, entry.parts
 
 
-def _spare_names(made_from: Manifest) -> dict[str, Entry]:
-    """The names of spare files, by content, and of which files they are copies; a tree may have several of one."""
-    count: Counter[tuple[object, ...]] = Counter()
-    names = {}
-    for entry in made_from.entries:
-        if entry.data:
-            content = _content(entry)
-            name = f"{entry.content} {entry.size} {entry.parts} {count[content]}"
-            names[hashlib.sha256(name.encode()).hexdigest()] = entry
-            count[content] += 1
-    return names
-
-
-def _copy_spares(made: HeldTree | NewTree, only: Collection[str] | None, folder: int, top: int) -> Iterator[None]:
-    names, mark = _spare_names(made.manifest), _mark()
-    for name, entry in names.items():
-        yield
-        if not mark or (only is not None and entry.path not in only) or _is_spare(folder, name, entry, mark):
-            continue
-        draft = os.urandom(6).hex() + TEMPORARY
-        wanted = entry.replace(content="") if isinstance(made, NewTree) else entry
-        if (yield from files.copy(top, entry.path, folder, draft, wanted)):
-            os.utime(draft, ns=(mark, mark), dir_fd=folder)
-            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    for name in {*os.listdir(folder)} - {*names}:
-        yield
-        if not name.endswith(TEMPORARY) or _is_abandoned(os.stat(name, dir_fd=folder)):  # else it is another agent's
-            os.unlink(name, dir_fd=folder)
-
-
-def _is_abandoned(there: os.stat_result) -> bool:
-    return there.st_mtime < time.time() - _ABANDONED
-
-
-def _is_spare(folder: int, name: str, entry: Entry, mark: int) -> bool:
-    """Whether there is a spare file that is as it was made."""
+def manifest_text(folder: str) -> bytes:
+    """The manifest in the folder of a tree; b"": there is none."""
     try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        with open(open_regular(f"{folder}/{MANIFEST}", os.O_NOFOLLOW), "rb") as file:
+            return file.read()
     except OSError:
-        return False
-    return stat.S_ISREG(there.st_mode) and (there.st_size, there.st_mtime_ns) == (entry.size, mark or -1)
+        return b""
+
+
+def _is_as_made(there: os.stat_result, entry: Entry, mark: int) -> bool:
+    """Whether nobody has changed a file of a spare tree."""
+    expected = (stat.S_IFREG | entry.mode, entry.size, mark or -1)
+    return (there.st_mode, there.st_size, there.st_mtime_ns) == expected
 
 
 def _mark() -> int:
-    """The time that spare files get, in nanoseconds; 0: there is none.
+    """The time that files of spare trees get, in nanoseconds; 0: there is none.
 
     It names the time since this machine was booted, because a crash can leave a file without its data.
     """
