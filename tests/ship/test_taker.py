@@ -308,6 +308,35 @@ def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
     assert done.stdout == "True ['__pycache__'] ['data.pyc']\n", done.stderr
 
 
+FULL = """
+import sys
+from pathlib import Path
+from tests.ship.test_taker import Taken, content, spares
+project = Path(sys.argv[1])
+taken = Taken(project)
+print(taken.problem, len(spares(project)), taken.problem or content(taken.path) == content(project))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("room", ["size=4200k", "size=8240k", "size=20m,nr_inodes=26"])
+def test_room_for_one_tree_only(project: Path, room: str) -> None:
+    """Then there is no spare one."""
+    (project / "large").write_bytes(random.randbytes(4 << 20))
+    for number in range(8):
+        (project / f"z{number}").write_text("at the end")
+    cache = project.parent / "cache"
+    cache.mkdir()
+    command = 'mount -t tmpfs -o "$1,mode=700" tmpfs "$2" && shift 2 && exec "$@"'
+    words = ("unshare", "-rm", "sh", "-c", command, "sh", room, cache, sys.executable, "-c", FULL, project)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == " 0 True\n", done.stdout + done.stderr
+
+
 def test_half_a_tree_is_never_used(project: Path) -> None:
     """An agent is killed at random moments; the next one removes what it has left, or in an hour what has no lock."""
     for number in range(300):

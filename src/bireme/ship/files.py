@@ -259,19 +259,21 @@ class Draft:
         return self._spans[-1][1] - self._spans[-1][0] if self._spans else 0
 
     def take(self, data: bytes | memoryview, *, is_there: bool = False) -> None:
-        """Take the next bytes, no more than are due.
+        """Take the next bytes, no more than are due. After an error they can be taken again.
 
         Args:
             is_there: the file has them already.
         """
-        begin, end = self._spans.pop()
+        begin, end = self._spans[-1]
+        rest, at = memoryview(data), begin
+        while rest and self.fd >= 0 and not is_there:
+            written = os.pwrite(self.fd, rest, at)
+            rest, at = rest[written:], at + written
+        self._spans.pop()
         if begin + len(data) < end:
             self._spans.append((begin + len(data), end))
         if self._digest is not None:
             self._digest.update(data)
-        while data and self.fd >= 0 and not is_there:
-            written = os.pwrite(self.fd, data, begin)
-            data, begin = data[written:], begin + written
 
     @property
     def is_kept(self) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 CHOICES = {"Kind": ("file", "link", "folder")}
+_OUTSIDE = frozenset(("", ".", ".."))
 _LARGEST = 1 << 62
 """Bytes of the largest file."""
 _LONGEST = 4097
@@ -61,7 +62,7 @@ class Entry(Value):
     @property
     def data(self) -> int:
         """Bytes of a file that are sent."""
-        return sum(end - begin for begin, end in self.spans)
+        return sum(end - begin for begin, end in self.spans) if self.parts else self.size
 
 
 class Manifest(Value):
@@ -115,13 +116,16 @@ def read(text: bytes) -> Manifest:
 
 def is_valid(entry: Entry) -> bool:
     """Whether the values of an entry are possible, and its path is inside."""
-    numbers = (entry.mode, entry.size, *entry.parts)
-    if not all(type(number) is int and number >= 0 for number in numbers) or entry.mode > 0o777:
+    for number in (entry.mode, entry.size, *entry.parts):
+        if type(number) is not int or number < 0:
+            return False
+    edges = [*entry.parts, entry.size, _LARGEST]
+    if entry.mode > 0o777 or len(entry.parts) % 2 or edges != sorted(edges):
         return False
-    if len(entry.parts) % 2 or [*entry.parts, entry.size, _LARGEST] != sorted((*entry.parts, entry.size, _LARGEST)):
-        return False
-    texts = all(isinstance(text, str) and is_path(text) for text in (entry.path, entry.content))
-    return texts and entry.kind in CHOICES["Kind"] and _is_inside(entry.path)
+    for text in (entry.path, entry.content):
+        if not isinstance(text, str) or not is_path(text):
+            return False
+    return entry.kind in CHOICES["Kind"] and _is_inside(entry.path)
 
 
 def is_path(text: str) -> bool:
@@ -133,7 +137,7 @@ def is_path(text: str) -> bool:
 
 
 def _is_inside(path: str) -> bool:
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+    return _OUTSIDE.isdisjoint(path.split("/"))
 
 
 def prefixes(path: str) -> list[str]:

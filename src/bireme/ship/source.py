@@ -131,7 +131,9 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         os.close(top)
     holding = {path.rpartition("/")[0] for path in found}
     entries = [
-        entry.replace(content=_target(roots, path, entry.content) if entry.kind == "link" else digests.get(path, ""))
+        entry.replace(
+            mtime=0, content=_target(roots, path, entry.content) if entry.kind == "link" else digests.get(path, "")
+        )
         for path, entry in found.items()
         if entry.kind != "folder" or path not in holding
     ]
@@ -313,7 +315,7 @@ def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Ent
         if entry is None:
             left[path] = "only files, folders and links are"
             continue
-        found[path] = entry.replace(mtime=0)
+        found[path] = entry
         if entry.kind == "file":
             stats[path] = there
     return found, stats

@@ -64,10 +64,13 @@ class TreeTaker:
         self._taken, self._granted = 0, loop.now()
         self._turn, self._turn_path = -1, ""
         self._new: NewTree | None = None
+        self._spare: NewTree | None = None
         self._held: HeldTree | None = None
         self._coming: deque[int] = deque()
         """The places in the manifest of the files that come."""
         self._file: Draft | None = None
+        self._copy: Draft | None = None
+        """A copy of it for the spare tree."""
 
     def start(self) -> None:
         """Look for a tree that is here already."""
@@ -81,6 +84,7 @@ class TreeTaker:
     def close(self) -> None:
         """Remove what is not complete."""
         self._over, self._expects = True, "nothing"
+        self._drop_spare()
         if self._file is not None:
             self._file.drop()
         if self._new is not None:
@@ -164,17 +168,25 @@ class TreeTaker:
         yield from trees.take(new)
         self._coming.extend(place for place, entry in enumerate(wanted.entries) if entry.path in new.missing)
         if self._coming:
+            self._spare = trees.new_spare(wanted)
+            try:
+                if self._spare is not None:
+                    yield from trees.begin_spare(self._spare)
+            except OSError:
+                self._drop_spare()
             self._want("files", Need(spans=_spans(self._coming)))
         else:
             yield from self._finish(new)
 
     def _finish(self, new: NewTree) -> Iterator[None]:
+        yield
         trees = Trees(self._folder)
-        if new.missing:  # they have come; nobody can have changed them yet
-            yield from trees.make_spare(new, new.missing)
+        has_spare = self._spare is not None and not self._spare.missing
+        if self._spare is not None:
+            trees.put_spare(self._spare)
+            self._spare = None
         self._held, self._new = trees.finish(new, self._offer.job), None
         self._end()
-        has_spare = len(new.missing) == sum(entry.data > 0 for entry in new.manifest.entries)
         tidy = _tidy(trees, self._held, has_spare)
         self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, tidy, most=0.0))  # ranks run
 
@@ -219,10 +231,16 @@ class TreeTaker:
             if not self._coming:
                 raise manifest.ManifestError("more was sent than asked for")
             entry = new.manifest.entries[self._coming[0]]
-            if self._file is None:
-                self._file = Draft(new.top, entry.path, entry)
-            part = left[: self._file.due]
-            self._file.take(part)
+            try:
+                self._file = self._file or Draft(new.top, entry.path, entry)
+                part = left[: self._file.due]
+                self._file.take(part)
+            except OSError:
+                if self._spare is None:
+                    raise
+                self._drop_spare()  # there may be room without it
+                continue
+            self._take_for_spare(entry, part)
             left = left[len(part) :]
             if not self._file.due:
                 place = self._coming.popleft()
@@ -234,6 +252,28 @@ class TreeTaker:
         if not self._coming:
             self._expects = "nothing"
             in_steps(self._loop, self._or_fail(self._finish(new)))
+
+    def _take_for_spare(self, entry: Entry, part: memoryview) -> None:
+        """Write what comes to the spare tree too, as nobody can change it yet."""
+        if self._spare is None or entry.path not in self._spare.missing:
+            return
+        try:
+            if self._copy is None:
+                self._copy = Draft(self._spare.top, entry.path, entry.replace(content=""))
+            self._copy.take(part)
+            if not self._copy.due:
+                self._copy.close(entry.mode)
+                self._copy = None
+                self._spare.complete(entry)
+        except OSError:
+            self._drop_spare()
+
+    def _drop_spare(self) -> None:
+        if self._copy is not None:
+            self._copy.drop()
+        if self._spare is not None:
+            self._spare.close()
+        self._copy = self._spare = None
 
     # -- what is elsewhere in the copy -----------------------------------------------------------
 
@@ -291,7 +331,7 @@ def _tidy(trees: Trees, held: HeldTree, has_spare: bool) -> Iterator[None]:
     """Make a spare tree for the next job, and remove old trees, as far as that can be done."""
     try:
         if not has_spare:
-            yield from trees.make_spare(held)
+            yield from trees.complete_spare(held)
         yield from trees.clean()
     except (OSError, BiremeError):
         pass

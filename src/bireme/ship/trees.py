@@ -29,7 +29,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from bireme.ship.files import Stamp
     from bireme.ship.manifest import Entry, Manifest
@@ -109,7 +109,7 @@ class NewTree:
     """
 
     def __init__(self, folder: str, made_from: Manifest, mark: int = 0) -> None:
-        self.manifest, self._mark = made_from, mark
+        self.manifest, self.mark = made_from, mark
         self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
         self.missing = {entry.path: entry for entry in made_from.entries if entry.data}
         # The lock comes into the folder locked, so that it never seems to belong to nobody.
@@ -159,21 +159,14 @@ class NewTree:
                 if path not in folders or path in self.missing:
                     os.rmdir(name, dir_fd=holder)
             elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
-                if not self._mark:
+                if not self.mark:
                     os.utime(name, dir_fd=holder)
                 del self.missing[path]
             else:
                 os.unlink(name, dir_fd=holder)
 
-    def copy(
-        self, source: HeldTree | NewTree, only: Container[str] | None = None, *, compare: bool = True
-    ) -> Iterator[None]:
-        """Copy, in steps, what is missing from a tree that has it.
-
-        Args:
-            only: the paths of files to copy; ``None``: all.
-            compare: whether somebody may have changed what is there.
-        """
+    def copy(self, source: HeldTree) -> Iterator[None]:
+        """Copy, in steps, what is missing from a tree that has it."""
         there = {_content(entry): entry.path for entry in source.manifest.entries if entry.data}
         try:
             top = os.open(source.path, files.FOLDER)
@@ -182,14 +175,17 @@ class NewTree:
         try:
             for entry in [*self.missing.values()]:
                 yield
-                path = there.get(_content(entry)) if only is None or entry.path in only else None
-                wanted = entry if compare else entry.replace(content="")
-                if path and (yield from files.copy(top, path, self.top, entry.path, wanted)):
-                    if self._mark:
-                        os.utime(entry.path, ns=(self._mark, self._mark), dir_fd=self.top)
-                    del self.missing[entry.path]
+                path = there.get(_content(entry))
+                if path and (yield from files.copy(top, path, self.top, entry.path, entry)):
+                    self.complete(entry)
         finally:
             os.close(top)
+
+    def complete(self, entry: Entry) -> None:
+        """Note that a file has all its data."""
+        if self.mark:
+            os.utime(entry.path, ns=(self.mark, self.mark), dir_fd=self.top)
+        del self.missing[entry.path]
 
     def finish(self, name: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
@@ -317,25 +313,33 @@ class Trees:
         """The path of the spare tree for trees of this name."""
         return f"{self.folder}/{SPARE}{hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]}"
 
-    def make_spare(self, made: HeldTree | NewTree, only: Container[str] | None = None) -> Iterator[None]:
-        """Copy, in steps, a tree for the next job, or what is missing in its copy, as far as there is room.
+    def new_spare(self, made_from: Manifest) -> NewTree | None:
+        """A spare tree in the making; ``None``: there can be none."""
+        mark = _mark()
+        deep = any(entry.path.count("/") > files.DEEPEST for entry in made_from.entries)
+        return None if deep or not mark else NewTree(self.folder, made_from, mark)
 
-        Args:
-            made: the tree. Nobody can have changed what is still in the making.
-            only: the paths of files to copy; ``None``: all.
-        """
-        mark, path = _mark(), self._spare(made.manifest)
-        if not mark or any(entry.path.count("/") > files.DEEPEST for entry in made.manifest.entries):
-            return
-        new = NewTree(self.folder, made.manifest, mark)
+    def begin_spare(self, spare: NewTree) -> Iterator[None]:
+        """Begin it with what there is, in steps."""
+        yield from spare.begin(self._spare(spare.manifest))
+
+    def put_spare(self, spare: NewTree) -> None:
+        """Leave a spare tree to the next job, unless another agent was faster. It may lack files."""
         try:
-            yield from new.begin(path)
-            yield from new.copy(made, only, compare=isinstance(made, HeldTree))
-            new.finish(path).release()
-        except OSError:  # another agent was faster, or there is no room, which others need
-            pass
-        finally:
-            new.close()
+            spare.finish(self._spare(spare.manifest)).release()
+        except OSError:
+            spare.close()
+
+    def complete_spare(self, held: HeldTree) -> Iterator[None]:
+        """Copy, in steps, what the spare tree lacks, as far as there is room; remove old ones."""
+        spare = self.new_spare(held.manifest)
+        if spare is not None:
+            try:
+                yield from self.begin_spare(spare)
+                yield from spare.copy(held)
+                self.put_spare(spare)
+            finally:
+                spare.close()
         for name in self._newest(lambda name: name.startswith(SPARE), LOCK)[NEWEST:]:
             old = f"{os.urandom(6).hex()}{TEMPORARY}"  # so that nobody takes it meanwhile
             os.rename(f"{self.folder}/{name}", f"{self.folder}/{old}")
