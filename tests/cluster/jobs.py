@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.cluster.host import Host
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
 
+T = TypeVar("T")
 PROGRAM_OF = {"ssh": "ssh", "pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "slurm": "srun"}
 
 
@@ -27,6 +28,12 @@ def cluster_of(backend: str) -> str:
 def backends(*names: str) -> tuple[str, ...]:
     """Parameters for ``backend``: these, or all that a cluster has."""
     return names or tuple(PROGRAM_OF)
+
+
+def cases(over_ssh: Iterable[T], others: Mapping[str, Sequence[T]]) -> list[Any]:
+    """Parameters for the fixture and for what happens, with names such as ``ssh-SIGTERM``."""
+    each = [("ssh", case) for case in over_ssh] + [(backend, case) for backend in others for case in others[backend]]
+    return [pytest.param(backend, case, id=f"{backend}-{getattr(case, 'name', case)}") for backend, case in each]
 
 
 @contextmanager

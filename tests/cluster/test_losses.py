@@ -15,9 +15,8 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.basics import children, outermost, wait_until
 from tests.cluster.host import Host
-from tests.cluster.jobs import PROGRAM_OF, Jobs, backends, far
+from tests.cluster.jobs import PROGRAM_OF, Jobs, backends, cases, far
 from tests.cluster.test_manners import halted
-from tests.cluster.test_scenes import cases
 from tests.conftest import PROGRAMS, guards_of, read_lines
 
 SCENE = PROGRAMS / "scene.py"
