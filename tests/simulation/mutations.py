@@ -54,6 +54,10 @@ def _rewrite(where: str, old: str, new: str) -> Callable[[], object]:
     return put_in
 
 
+def _rewritten(name: str, seed: int, where: str, old: str, new: str, elastic: bool = False) -> Mutation:
+    return Mutation(name, _rewrite(where, old, new), seed=seed, elastic=elastic)
+
+
 def _without_row(state: str, event: str) -> Callable[[], object]:
     """Take a row out of the table of the stop ladder."""
 
@@ -75,135 +79,94 @@ _ANSWERS, _CHANNEL = "bireme.cluster.node_answers:NodeAnswers", "bireme.control.
 
 MUTATIONS = (
     # Faults that were in the program.
-    Mutation(
-        "end-in-send",
-        _rewrite(f"{_CHANNEL}._try", "self._loop.after(0, lambda: self._drain(reason))", "self._end(reason)"),
-        seed=208,
+    _rewritten(
+        "end-in-send", 208, f"{_CHANNEL}._try", "self._loop.after(0, lambda: self._drain(reason))", "self._end(reason)"
     ),
-    Mutation(
-        "loss-by-arrival",
-        _rewrite(f"{_CREW}._on_guardian_lost", "member.our_time(lost.when)", "self._session.loop.now()"),
-        seed=356,
+    _rewritten(
+        "loss-by-arrival", 356, f"{_CREW}._on_guardian_lost", "member.our_time(lost.when)", "self._session.loop.now()"
     ),
-    Mutation(
-        "answer-halted",
-        _rewrite(f"{_ANSWERS}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
-        seed=33,
+    _rewritten("answer-halted", 33, f"{_ANSWERS}._check_answer", "silence.look(due, ", "-silence.since + max(due, "),
+    _rewritten(
+        "silent-before-its-end", 1230, "bireme.cluster.node_loss:end_of_channel", "> heartbeat / BEATS + NEWS", "> 1e9"
     ),
-    Mutation(
-        "silent-before-its-end",
-        _rewrite("bireme.cluster.node_loss:end_of_channel", "> heartbeat / BEATS + NEWS", "> 1e9"),
-        seed=1230,
-    ),
-    Mutation(
-        "start-after-the-end",
-        _rewrite(f"{_AGENT}._on_start", "self._channel.is_ending", "False"),
-        seed=701984,
-        elastic=True,
-    ),
-    Mutation(
+    _rewritten("start-after-the-end", 701984, f"{_AGENT}._on_start", "self._channel.is_ending", "False", elastic=True),
+    _rewritten(
         "unfit-not-asked",
-        _rewrite(f"{_HEARTBEAT}._beat", 'member.state in ("over", "failed")', 'member.state == "over"'),
-        seed=304038,
+        304038,
+        f"{_HEARTBEAT}._beat",
+        'member.state in ("over", "failed")',
+        'member.state == "over"',
         elastic=True,
     ),
     # Silence.
-    Mutation(
-        "runner-waits-five-times",
-        _rewrite(f"{_HEARTBEAT}._is_silent", "> self._seconds", "> 5 * self._seconds"),
-        seed=3,
-    ),
-    Mutation(
-        "runner-waits-half", _rewrite(f"{_HEARTBEAT}._is_silent", "> self._seconds", "> self._seconds / 2"), seed=3
-    ),
-    Mutation(
-        "agent-waits-five-times", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 5 * self._heartbeat"), seed=29
-    ),
-    Mutation(
-        "agent-waits-less", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 0.8 * self._heartbeat"), seed=29
-    ),
-    Mutation("agent-waits-for-ever", _rewrite(f"{_AGENT}._beat", ">= self._heartbeat", ">= 1e9"), seed=29),
-    Mutation(
-        "unasked-agent-waits-less", _rewrite(f"{_AGENT}.__init__", "= patience", "= min(3.0, patience)"), seed=1046
-    ),
-    Mutation("halts-not-forgiven", _rewrite("bireme.control.silence:Silence.look", "self._away +=", "_ ="), seed=74),
-    Mutation("no-pings", _rewrite(f"{_HEARTBEAT}._beat", "self._ask(member)", "pass"), seed=3),
-    Mutation("no-pongs", _rewrite(f"{_AGENT}.__init__", "self._channel.send(Pong", "bool(Pong"), seed=3),
-    Mutation(
-        "watch-while-suspended",
-        _rewrite(f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
-        seed=30,
-    ),
-    Mutation("no-watch-after-resume", _rewrite(f"{_AGENT}._on_resume", "self._watchdog is None", "False"), seed=2218),
-    Mutation("silence-never-noticed", _rewrite(f"{_AGENT}._beat", "is not watchdog", "is watchdog"), seed=8),
+    _rewritten("runner-waits-five-times", 3, f"{_HEARTBEAT}._is_silent", "> self._seconds", "> 5 * self._seconds"),
+    _rewritten("runner-waits-half", 3, f"{_HEARTBEAT}._is_silent", "> self._seconds", "> self._seconds / 2"),
+    _rewritten("agent-waits-five-times", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 5 * self._heartbeat"),
+    _rewritten("agent-waits-less", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 0.8 * self._heartbeat"),
+    _rewritten("agent-waits-for-ever", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 1e9"),
+    _rewritten("unasked-agent-waits-less", 1046, f"{_AGENT}.__init__", "= patience", "= min(3.0, patience)"),
+    _rewritten("halts-not-forgiven", 74, "bireme.control.silence:Silence.look", "self._away +=", "_ ="),
+    _rewritten("no-pings", 3, f"{_HEARTBEAT}._beat", "self._ask(member)", "pass"),
+    _rewritten("no-pongs", 3, f"{_AGENT}.__init__", "self._channel.send(Pong", "bool(Pong"),
+    _rewritten("watch-while-suspended", 30, f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
+    _rewritten("no-watch-after-resume", 2218, f"{_AGENT}._on_resume", "self._watchdog is None", "False"),
+    _rewritten("silence-never-noticed", 8, f"{_AGENT}._beat", "is not watchdog", "is watchdog"),
     # The first failure.
-    Mutation("clock-sign", _rewrite(_OURS, "theirs - self.offset", "theirs + self.offset"), seed=12),
-    Mutation("clock-ignored", _rewrite(_OURS, "min(theirs - self.offset, now)", "now"), seed=12),
-    Mutation("blame-the-last", _rewrite(_BLAME, "when < self._when", "when > self._when or news"), seed=12),
-    Mutation("blame-the-first-news", _rewrite(_BLAME, "when < self._when", "news"), seed=12),
-    Mutation("end-not-dated-back", _rewrite("bireme.cluster.node_loss:end_of_channel", "now - NEWS", "now"), seed=909),
-    Mutation("silence-by-arrival", _rewrite(f"{_HEARTBEAT}._beat", "member.silence.since", "now"), seed=40),
-    Mutation("shutdown-by-arrival", _rewrite(f"{_LOSS}.agent_signalled", "self.started", "False"), seed=199),
+    _rewritten("clock-sign", 12, _OURS, "theirs - self.offset", "theirs + self.offset"),
+    _rewritten("clock-ignored", 12, _OURS, "min(theirs - self.offset, now)", "now"),
+    _rewritten("blame-the-last", 12, _BLAME, "when < self._when", "when > self._when or news"),
+    _rewritten("blame-the-first-news", 12, _BLAME, "when < self._when", "news"),
+    _rewritten("end-not-dated-back", 909, "bireme.cluster.node_loss:end_of_channel", "now - NEWS", "now"),
+    _rewritten("silence-by-arrival", 40, f"{_HEARTBEAT}._beat", "member.silence.since", "now"),
+    _rewritten("shutdown-by-arrival", 199, f"{_LOSS}.agent_signalled", "self.started", "False"),
     # The end of all processes.
-    Mutation(
+    _rewritten(
         "no-sweep",
-        _rewrite(f"{_NODE}._guardian_gone", "self._tree.sweep(gone, [pid for pid, _ in self._up.values()])", "()"),
-        seed=1131,
+        1131,
+        f"{_NODE}._guardian_gone",
+        "self._tree.sweep(gone, [pid for pid, _ in self._up.values()])",
+        "()",
     ),
-    Mutation("no-over", _rewrite(f"{_AGENT}.over", "self._channel.send", "bool"), seed=1),
-    Mutation(
-        "stop-ignored-at-start",
-        _rewrite(f"{_AGENT}._on_stop", "self._part is not None", "self._part._up"),
-        seed=299,
-    ),
-    Mutation("others-not-stopped", _rewrite("bireme.runner.session:Session.down", "self.crew.stop(", "bool("), seed=54),
-    Mutation("cut-off-not-stopped", _rewrite(f"{_AGENT}._cut_off", "self._part.stop()", "pass"), seed=14),
+    _rewritten("no-over", 1, f"{_AGENT}.over", "self._channel.send", "bool"),
+    _rewritten("stop-ignored-at-start", 299, f"{_AGENT}._on_stop", "self._part is not None", "self._part._up"),
+    _rewritten("others-not-stopped", 54, "bireme.runner.session:Session.down", "self.crew.stop(", "bool("),
+    _rewritten("cut-off-not-stopped", 14, f"{_AGENT}._cut_off", "self._part.stop()", "pass"),
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=5),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
-    Mutation("lost-is-alive", _rewrite(f"{_LOSS}._declare", 'member.protocol.on("lose")', "pass"), seed=3),
-    Mutation("connection-kept", _rewrite(f"{_LAUNCHER}.end", "self._handle is not None", "False"), seed=177),
-    Mutation("not-released", _rewrite(f"{_NODES}.leave", "member.send(Release())", "pass"), seed=1),
+    _rewritten("lost-is-alive", 3, f"{_LOSS}._declare", 'member.protocol.on("lose")', "pass"),
+    _rewritten("connection-kept", 177, f"{_LAUNCHER}.end", "self._handle is not None", "False"),
+    _rewritten("not-released", 1, f"{_NODES}.leave", "member.send(Release())", "pass"),
     # Output.
-    Mutation("no-credit", _rewrite(f"{_CREDIT}.__init__", "self._held = False", "self._held = True"), seed=5),
-    Mutation("over-before-its-output", _rewrite(f"{_PART}._maybe_over", "and self._pipes.ended", ""), seed=331),
-    Mutation(
-        "output-kept-when-cut-off", _rewrite(f"{_AGENT}._cut_off", "self._part.release_output()", "pass"), seed=396
-    ),
-    Mutation(
+    _rewritten("no-credit", 5, f"{_CREDIT}.__init__", "self._held = False", "self._held = True"),
+    _rewritten("over-before-its-output", 331, f"{_PART}._maybe_over", "and self._pipes.ended", ""),
+    _rewritten("output-kept-when-cut-off", 396, f"{_AGENT}._cut_off", "self._part.release_output()", "pass"),
+    _rewritten(
         "rest-after-the-end",
-        _rewrite(
-            "bireme.node.pipes:Pipes._rested",
-            "or pipe.read_fd not in self._open:\n        return",
-            ":\n        return",
-        ),
-        seed=8,
+        8,
+        "bireme.node.pipes:Pipes._rested",
+        "or pipe.read_fd not in self._open:\n        return",
+        ":\n        return",
     ),
-    Mutation(
+    _rewritten(
         "later-ones-not-asked",
-        _rewrite(f"{_HEARTBEAT}._beat", '"connecting":\n            continue', '"connecting":\n            break'),
-        seed=21,
+        21,
+        f"{_HEARTBEAT}._beat",
+        '"connecting":\n            continue',
+        '"connecting":\n            break',
     ),
     # Epochs.
-    Mutation(
+    _rewritten(
         "unfit-ends-it",
-        _rewrite("bireme.launch.elastic:ElasticJob._unfit", "self._epoch == 1 and there", "there"),
-        seed=888,
+        888,
+        "bireme.launch.elastic:ElasticJob._unfit",
+        "self._epoch == 1 and there",
+        "there",
         elastic=True,
     ),
-    Mutation(
-        "old-epoch-let-back", _rewrite(f"{_ANSWERS}.hello", "if hello.earlier:", "if False:"), seed=71, elastic=True
-    ),
-    Mutation(
-        "lost-stays-present",
-        _rewrite("bireme.elastic.roster:Roster.lose", "in self._names", "in ()"),
-        seed=1,
-        elastic=True,
-    ),
-    Mutation(
-        "too-few-begin",
-        _rewrite("bireme.launch.elastic:ElasticJob.unfit", ">= self._spec.min_nodes", ">= 1"),
-        seed=551,
-        elastic=True,
+    _rewritten("old-epoch-let-back", 71, f"{_ANSWERS}.hello", "if hello.earlier:", "if False:", elastic=True),
+    _rewritten("lost-stays-present", 1, "bireme.elastic.roster:Roster.lose", "in self._names", "in ()", elastic=True),
+    _rewritten(
+        "too-few-begin", 551, "bireme.launch.elastic:ElasticJob.unfit", ">= self._spec.min_nodes", ">= 1", elastic=True
     ),
 )
 
