@@ -75,7 +75,7 @@ def connect(
             time.sleep(random.uniform(_PAUSE / 10, _PAUSE))
         for address in tuple(left):
             try:
-                host: Any = address.encode() if address.isascii() else address  # see resources/reach.py
+                host: Any = address.encode() if address.isascii() else address  # see resources/addresses.py
                 connection = socket.create_connection((host, port), timeout=_CONNECT_WAIT)
             except OSError as error:
                 why[address] = error.strerror or str(error)
