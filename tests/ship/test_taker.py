@@ -413,7 +413,7 @@ def test_what_somebody_adds_to_a_spare_tree(project: Path) -> None:
 
 
 def test_a_spare_tree_of_an_older_project(project: Path) -> None:
-    """A folder is a file now, and a file a folder; what is the same is neither sent nor copied."""
+    """A folder is a file now, a file a folder, or as large as before; the same is neither sent nor copied."""
     (project / "a").mkdir()
     (project / "a/b").write_text("in a folder")
     (project / "b").write_text("a file")
@@ -425,8 +425,9 @@ def test_a_spare_tree_of_an_older_project(project: Path) -> None:
     (project / "b").unlink()
     (project / "b").mkdir()
     (project / "b/c").write_text("was a file")
+    (project / "data.txt").write_text("some DATA")
     second = Taken(project)
-    assert content(second.path) == content(project) and second.sent == b"was a folderwas a file"
+    assert content(second.path) == content(project) and second.sent == b"was a folderwas a filesome DATA"
     assert (second.path / "other.txt").stat().st_ino == same
 
 
