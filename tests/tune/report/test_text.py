@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bireme.tune.report.text import answer_lines, best_lines, status_text, summary
+from bireme.tune.report.text import answer_lines, best_lines, status_text, summary, to_go
 from bireme.tune.report.view import AnswerView, Configuration, Finalist, GoalView, StudyView, TrialView
+from bireme.tune.study.trial import Forecast
 
 NOW = 1_790_000_000.0
 
@@ -158,3 +159,16 @@ def test_nothing_at_all() -> None:
     none = study(8, answer=AnswerView(), trials=(failed,))
     assert answer_lines(none) == ["no configuration worked"]
     assert answer_lines(none.replace(state="running")) == ["nothing was measured yet"]
+
+
+def test_how_long_it_takes_is_the_budget_in_the_search_and_the_forecast_when_the_best_run_again() -> None:
+    """What a forecast says is only about the best: the search comes before."""
+    forecast = Forecast(seconds=100.0, low=60.0, high=200.0, sure=100.0, advice="a larger --effect")
+    known = study(8, 16, state="running", over="", forecast=forecast)
+    assert to_go(known, NOW) == "then the best again, about 1 min 40 s (1 min 00 s to 3 min 20 s)"
+    assert to_go(known.replace(budget=60.0), NOW) == "at most about 56.0 s to go"
+    again = known.replace(budget=60.0, trials=tuple(each.replace(phase="confirm") for each in known.trials))
+    words = "about 1 min 40 s (1 min 00 s to 3 min 20 s) to go"
+    assert to_go(again, NOW) == words
+    assert f"\ncomparing the finalists, for 4.0 s: {words}\na larger --effect\n" in status_text(again, NOW)
+    assert to_go(known.replace(forecast=None), NOW) == ""

@@ -23,7 +23,7 @@ from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
-from bireme.tune.report.text import AGAIN, to_go
+from bireme.tune.report.text import left_lines
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
@@ -91,7 +91,8 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         study=study,
         names=names,
         used=used,
-        facts=_facts(study, used, now),
+        facts=_facts(study, used),
+        left=": ".join(left_lines(study, now)),
         effects=[{**one.as_dict(), "much": _much(one)} for one in found],
         compared=list(dict.fromkeys(each.goal for each in study.finalists)),
         measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),
@@ -113,7 +114,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
     )
 
 
-def _facts(study: StudyView, used: TimeUse, now: float) -> list[tuple[str, str, str]]:
+def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
     """The figures behind the answer: name, value and note of each."""
     facts: list[tuple[str, str, str]] = []
     named: list[tuple[str, int | None]] = []
@@ -129,13 +130,7 @@ def _facts(study: StudyView, used: TimeUse, now: float) -> list[tuple[str, str, 
     words = ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in counts.most_common())
     slots = f"on {used.slots} slots" if used.slots > 1 else "on one slot" if used.slots else ""
     facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{study.tried:,}", "tried")]
-    return [*facts, ("Time", duration(used.wall), slots), ("To go", *_to_go(study, now))]
-
-
-def _to_go(study: StudyView, now: float) -> tuple[str, str]:
-    """How much longer it takes, and what to do if the bounds end it too early."""
-    said = to_go(study, now).removesuffix(" to go") if study.state == "running" else ""
-    return said, study.forecast.advice if study.forecast and study.phase in AGAIN else ""
+    return [*facts, ("Time", duration(used.wall), slots)]
 
 
 def _much(one: Effect) -> str:

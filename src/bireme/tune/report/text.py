@@ -203,6 +203,13 @@ def to_go(study: StudyView, now: float) -> str:
     return f"then the best again, {known.text}" if known else ""
 
 
+def left_lines(study: StudyView, now: float) -> list[str]:
+    """How much longer a study that runs takes, and what to do if its bounds end it before it is sure."""
+    left = to_go(study, now) if study.state == "running" else ""
+    advice = study.forecast.advice if study.forecast and study.phase in AGAIN else ""
+    return [each for each in (left, advice) if each]
+
+
 def _left(study: StudyView, wall: float) -> float | None:
     """Seconds to go at most: of the budget, or for the trials that are left at the pace so far."""
     if study.state != "running":
@@ -223,10 +230,9 @@ def status_text(study: StudyView, now: float) -> str:
         state = "stopped before its first trial ended"
     lines = [f"{known.folder}: {state}", f"  {study.command}" if study.command else ""]
     if known.phase and known.state == "running":
-        left = to_go(study, now)
-        lines.append(f"{_DOING.get(known.phase, known.phase)}, for {duration(known.seconds)}{left and f': {left}'}")
-        if study.forecast and study.forecast.advice and known.phase in AGAIN:
-            lines.append(study.forecast.advice)
+        doing = f"{_DOING.get(known.phase, known.phase)}, for {duration(known.seconds)}"
+        left, *advice = left_lines(study, now) or [""]
+        lines += [f"{doing}{left and f': {left}'}", *advice]
     elif known.seconds:
         why = study.over or study.why
         lines.append(f"took {duration(known.seconds)}{f': {why}' if why else ''}")
