@@ -65,7 +65,7 @@ def test_gpus_of_an_allocation_that_are_not_the_first(jobs: Jobs) -> None:
     assert hosts(looks) == ["node1", "node1", "node2", "node2"]
     assert {found["environ"]["CUDA_VISIBLE_DEVICES"] for found in looks} == {"2,3"}
     jobs.login.kill(other, signal.SIGTERM)
-    other.wait(30)
+    other.wait(60)
 
 
 def test_filters_inside_an_allocation(jobs: Jobs) -> None:

@@ -95,7 +95,7 @@ def test_while_the_allocation_is_waited_for(request: pytest.FixtureRequest) -> N
     jobs.end(process, 130)
     wait_until("the request to go", lambda: not any("PENDING" in job for job in jobs.testbed.slurm_jobs()), 30)
     jobs.login.kill(other, signal.SIGTERM)
-    other.wait(30)
+    other.wait(60)
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_default_port_is_taken_on_node_0(jobs: Jobs) -> None:
     assert address == jobs.testbed["node1"].ip
     assert port != 29500
     jobs.testbed["node1"].kill(other, signal.SIGKILL)
-    assert other.wait(30)
+    assert other.wait(60)
 
 
 def test_port_that_was_asked_for(jobs: Jobs) -> None:

@@ -55,7 +55,7 @@ def test_line_by_line(jobs: Jobs) -> None:
         assert [process.stdout.readline() for _ in range(2)] == [b"got " + word + b"\n"] * 2
     process.stdin.write(b"end\n")
     process.stdin.flush()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_what_to_type(jobs: Jobs) -> None:

@@ -210,7 +210,7 @@ def test_reader_goes_away(jobs: Jobs) -> None:
     process.stdout.read1(1000)  # type: ignore[attr-defined]
     process.stdout.close()
     err = process.stderr.read()
-    assert process.wait(30) == 141, err
+    assert process.wait(60) == 141, err
     jobs.testbed.leaves_nothing()
 
 

@@ -63,7 +63,7 @@ def test_power_off(ssh_cluster: Testbed) -> None:
     process = ssh_cluster["login"].popen([*ssh, "echo ready; sleep 1000"], stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline() == b"ready\n"
     ssh_cluster["node3"].poweroff()
-    assert process.wait(30) == 255
+    assert process.wait(60) == 255
     ssh_cluster["node3"].boot()
     assert ssh_cluster["login"].run(["ssh", "node3", "hostname"]).stdout == "node3\n"
 
@@ -132,7 +132,7 @@ def test_interrupt_reaches_the_group(ssh_cluster: Testbed) -> None:
     assert process.stdout and process.stdout.readline() == b"ready\n"
     wait_until("its sleep", lambda: any("sleep" in there.argv[0] for there in login.ps().values()), 30)
     login.kill(process, signal.SIGINT, group=True)
-    assert process.wait(30) == 7
+    assert process.wait(60) == 7
 
 
 def test_a_popen_ends_its_command(ssh_cluster: Testbed) -> None:

@@ -138,7 +138,7 @@ def test_example_of_a_job(request: pytest.FixtureRequest) -> None:
     assert sorted(ranks) == ["[train-0:0] rank 0 of 2 on login", "[train-1:1] rank 1 of 2 on node2"]
     assert leading.returncode == 0 and waiting.poll() is None
     jobs.testbed["node2"].kill(waiting, signal.SIGTERM)
-    assert waiting.wait(30) == 0
+    assert waiting.wait(60) == 0
 
 
 @pytest.mark.slow

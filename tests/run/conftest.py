@@ -84,7 +84,7 @@ class Terminal:
         self.seen += data
         return bool(data)
 
-    def expect(self, text: bytes, seconds: float = 30.0, times: int = 1) -> bytes:
+    def expect(self, text: bytes, seconds: float = 60.0, times: int = 1) -> bytes:
         """Read until the text has been seen; return all that was."""
         deadline = time.monotonic() + seconds
         while self.seen.count(text) < times:
@@ -92,7 +92,7 @@ class Terminal:
             self._read(deadline - time.monotonic())
         return self.seen
 
-    def expect_all(self, pattern: bytes, count: int, seconds: float = 30.0) -> list[bytes]:
+    def expect_all(self, pattern: bytes, count: int, seconds: float = 60.0) -> list[bytes]:
         """Read until a pattern was seen so many times; return what its group has matched."""
         deadline = time.monotonic() + seconds
         while len(found := re.findall(pattern, self.seen)) < count:
@@ -117,7 +117,7 @@ class Terminal:
     def modes(self) -> list:
         return termios.tcgetattr(self.fd)
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Read to the end; the exit code as Popen gives it."""
         deadline = time.monotonic() + seconds
         while self.status is None:

@@ -88,7 +88,7 @@ def test_the_job_has_a_group_of_its_own(stage, script, group, tmp_path):
     assert {*ranks, *hidden} <= inside
     assert process.pid not in inside
     process.terminate()
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
     assert below(group) == []
 
 
@@ -146,6 +146,6 @@ def test_a_group_that_was_not_handed_over_is_left_alone(stage, script, tmp_path)
         process, *_ = start(stage, script, place, tmp_path)
         assert below(place) == []
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(60) == 143
     finally:
         remove(place)

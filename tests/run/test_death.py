@@ -226,7 +226,7 @@ def test_what_a_daemon_has_started_for_a_rank_is_found_by_its_mark(stage, script
     (tmp_path / "go").touch()
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    assert ours.wait(30) == -signal.SIGKILL
+    assert ours.wait(60) == -signal.SIGKILL
     assert others.poll() is None
 
 
@@ -292,7 +292,7 @@ def test_second_interrupt_does_not_wait(stage):
     fds = [os.pidfd_open(pid) for pid in pids]
     process.send_signal(signal.SIGTERM)
     # Of two signals that are pending, either may be the first: wait until the rank that is not stubborn has ended.
-    ended, _, _ = select.select(fds, [], [], 30)
+    ended, _, _ = select.select(fds, [], [], 60)
     assert len(ended) == 1
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -90,7 +90,7 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
             guest.recv(4096)
     assert drain("localhost", str(process.pid)) == (2, "bireme: localhost is already drained\n")
     process.send_signal(signum)
-    assert process.wait(30) == (130 if signum == signal.SIGINT else -9)
+    assert process.wait(60) == (130 if signum == signal.SIGINT else -9)
     assert stage.left(within=30) == {}
 
 
@@ -130,7 +130,7 @@ def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
         (tmp_path / f"fail{count}").touch()
     assert len(set(seen)) == 1, seen
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 @needs.modules("torch")

@@ -73,7 +73,7 @@ def test_named_port_of_another_job(stage, script, free_port):
     second = stage.run("run", "--master_port", free_port, script("open('ran', 'w')", "second.py"), code=2)
     assert f"port {free_port} is taken" in second.stderr
     first.terminate()
-    assert first.wait(30) == 143
+    assert first.wait(60) == 143
 
 
 @pytest.mark.parametrize("end", [None, signal.SIGTERM, signal.SIGKILL])

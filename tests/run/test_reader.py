@@ -75,7 +75,7 @@ def test_reader_that_goes_while_ranks_are_silent_is_noticed_when_they_speak(stag
     assert process.stdout.readline() == b"ready\n"
     process.stdout.close()
     (tmp_path / "go").touch()
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
     assert not stage.left()
 
 
@@ -205,7 +205,7 @@ def test_a_job_can_be_stopped_although_nobody_reads(stage, size, signals, stream
         wait_for(lambda: fcntl.ioctl(read, 0x541B, b"\0" * 4) == b"\0\x10\0\0", "a full pipe")
         for signum in signals:
             process.send_signal(signum)
-        assert process.wait(30) == 128 + signals[0]
+        assert process.wait(60) == 128 + signals[0]
         assert not stage.left()
     finally:
         os.close(read)
@@ -235,7 +235,7 @@ def test_a_pipe_that_is_nonblocking_already(stage):
     os.close(write)
     with os.fdopen(read, "rb") as file:
         out = file.read()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert out.count(b"\n") == 50000
 
 
@@ -248,6 +248,6 @@ def test_a_socket_for_stdout(stage):
     out = b""
     while block := ours.recv(65536):
         out += block
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert out.count(b"\n") == 50000
     ours.close()

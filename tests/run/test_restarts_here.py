@@ -70,7 +70,7 @@ def test_who_stops_the_job_wants_no_other(job, tmp_path, stage, signum):
     process = stage.start(*job("--restarts", 5, until=1, args=("wait",)), cwd=tmp_path)
     read_lines(process, 2, "attempt 1")
     process.send_signal(signum)
-    assert process.wait(30) == 128 + signum
+    assert process.wait(60) == 128 + signum
     assert attempts(tmp_path) == ["0 5", "1 5"]
     assert stage.left() == {}
 
@@ -92,7 +92,7 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
     process = stage.start(*words, script(STUBBORN), cwd=tmp_path)
     fds = [os.pidfd_open(int(line.split()[-1])) for line in read_lines(process, 2, "ready")]
     (tmp_path / "go").touch()
-    ended, _, _ = select.select(fds, [], [], 30)
+    ended, _, _ = select.select(fds, [], [], 60)
     assert len(ended) == 1
     process.send_signal(signal.SIGTERM)
     for fd in set(fds) - set(ended):

@@ -87,7 +87,7 @@ def test_suspending_reaches_grandchildren_in_sessions_of_their_own(stage, script
     process.send_signal(signal.SIGCONT)
     wait_for(lambda: state_of(pid) in "SR", "the grandchild to go on")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 HALTS = """
@@ -123,7 +123,7 @@ def test_a_rank_that_is_stopped_is_stopped_for_good_by_the_ladder(stage, script)
     os.kill(ranks[0], signal.SIGSTOP)
     wait_for(lambda: state_of(ranks[0]) == "T", "the rank to be stopped")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 @pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1], ids=lambda s: s.name)

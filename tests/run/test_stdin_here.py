@@ -49,7 +49,7 @@ def test_line_by_line(stage, script):
         process.stdin.write(word + b"\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"got " + word + b"\n"
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_what_rank_0_does_not_read_stays_in_the_pipe(stage, script):
