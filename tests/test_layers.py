@@ -310,3 +310,9 @@ def test_every_module_can_be_imported() -> None:
     command = [sys.executable, "-S", "-W", "error", "-c", EVERY_MODULE]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_each_file_of_tests_has_a_name_of_its_own() -> None:
+    """A report names a test by it."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
