@@ -15,7 +15,7 @@ from bireme.result.report import duration
 from bireme.tune.execution.runner import Callback
 from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.launcher import Living
-from bireme.tune.report.text import best_lines, title
+from bireme.tune.report.text import best_lines, title, to_go
 from bireme.tune.report.view import StudyView, TrialView
 from bireme.tune.study.trial_result import TrialResult
 
@@ -88,12 +88,12 @@ class Lines(Callback):
 
     @property
     def _left(self) -> str:
-        """What is left to do, as ``7 to go, about 1 min`` or ``about 3 min (1 min to 8 min) to go``, or ""."""
-        study, left = self._adapter.study, self._adapter.study.left
+        """What is left to do, as ``7 to go, about 1 min``, or as `to_go` says it."""
+        left, searched = self._adapter.study.left, self._adapter.search_left
+        if left is None and searched:
+            return f"at most {searched} to go in the search"
         if left is None:
-            if searched := self._adapter.search_left:
-                return f"at most {searched} to go in the search"
-            return f"{study.forecast.text} to go" if study.forecast else ""
+            return to_go(self._view, time.time(), self._adapter.study.forecast, searches=searched != 0)
         words = f"{'at most ' if left else ''}{left} to go"
         if not self._seconds or not left:
             return words

@@ -193,10 +193,19 @@ def _in_figures(study: StudyView, config: int) -> dict[str, Any]:
     }
 
 
-def to_go(study: StudyView, now: float) -> str:
-    """How much longer a study takes, as ``about 3 min (1 min to 8 min) to go``; ``now``: seconds since the epoch."""
-    known, most = study.forecast, _left(study, StudyClock(study.trials, now).wall)
-    if known and study.phase in AGAIN:
+def to_go(study: StudyView | None, now: float, forecast: Forecast | None = None, *, searches: bool = True) -> str:
+    """How much longer a study takes, as ``about 3 min (1 min to 8 min) to go``.
+
+    Args:
+        study: its view; None: nothing has started yet.
+        now: seconds since the epoch.
+        forecast: if the view is older.
+        searches: whether more may be tried, in a phase in which nothing runs again.
+    """
+    if study is None:
+        return ""
+    known, most = forecast or study.forecast, _left(study, StudyClock(study.trials, now).wall)
+    if known and (study.phase in AGAIN or not searches):
         return f"{known.text} to go"
     if most is not None:
         return f"at most about {duration(most)} to go"
