@@ -1,4 +1,4 @@
-"""What runs on many nodes, as one value: the job, its nodes, how their agents are started, and what is sent to them."""
+"""What runs on many nodes, as one value: the job, its nodes, the launcher that starts their agents, what is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds nodes on which PyTorch would tell the others a loopback address, and what makes it tell another one.
+"""Finds nodes whose own name is a loopback address, which PyTorch would give to the others, and the remedy.
 
 Gloo and TensorPipe use the address that the node's own name has there, and in Debian's ``/etc/hosts`` that is
 127.0.1.1. Each has a variable that names the interface instead. NCCL has one too, but finds interfaces by itself:

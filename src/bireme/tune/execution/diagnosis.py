@@ -1,4 +1,4 @@
-"""Decides what the end of a run means: out of memory, a failure of the program, or one of the infrastructure.
+"""Decides why a run has ended: out of memory, by a failure of the program, or by one of the infrastructure.
 
 A pure function from what ``bireme run`` left behind to a `TrialResult`. Of a traceback only the exceptions are
 examined: not the lines of source code that it shows, and not any line that merely contains a word such as "error" or

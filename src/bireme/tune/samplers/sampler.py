@@ -1,4 +1,4 @@
-"""Decides which point is tried next (grid, random or model-based search), and when a budget is spent.
+"""Proposes the points of a search: grid, random or by a model.
 
 A sampler is stateless: the next point depends on its seed, on what has finished and on what is pending, and on nothing
 else. What a sampler keeps only saves time. So an interrupted study is resumed by reading its results, and none of them

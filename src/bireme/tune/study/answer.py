@@ -1,4 +1,4 @@
-"""The answer of a study: what its paired rounds allow to say."""
+"""Decides what a study claims: which point is best, which ones tie with it, or that none beats the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which points are run again in paired rounds: those that may be the best, and better than the baseline."""
+"""Chooses the points that run again in paired rounds: those that may be the best, and better than the baseline."""
 
 from __future__ import annotations
 

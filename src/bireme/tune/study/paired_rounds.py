@@ -1,4 +1,4 @@
-"""Which run of the paired rounds is next: several rounds may run side by side, and any run may come to nothing."""
+"""Chooses the next run of the paired rounds: several rounds may run side by side, and any run may fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all runs together make likely: which point is the best, and how much is lost if it is another one.
+"""Estimates from all runs how likely each point is to be the best, and how much is lost if it is another one.
 
 This decides who runs again, and when that ends; it is never part of a claim. Most finalists differ little, and a few
 may differ much. So the prior of a difference is a mixture of normal distributions of many widths around a common mean,

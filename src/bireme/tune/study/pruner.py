@@ -1,4 +1,4 @@
-"""Why a running trial cannot win any more, so that it is stopped."""
+"""Decides when a running trial is stopped because it cannot win any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which points run again before the finalists are chosen: those that may be the best by their own runs alone.
+"""Chooses the points that run again before there are finalists: those that may be the best by their own runs alone.
 
 A model takes a single good figure among many for noise, and is right most of the time. So a point that is better than
 all that resemble it would not become a finalist. Here each point stands for itself: those that may be the best run

@@ -1,4 +1,4 @@
-"""What a study tries before it runs the best again: the default against itself, then the points of a sampler."""
+"""The search of a study: runs the default, twice to measure the noise, then the points that a sampler proposes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study: which trial comes next, and what is certain after those that have ended. Starts no processes.
+"""A study: decides which trial comes next, and when and why the study ends. Starts no processes.
 
 It tries what its sampler proposes, runs again what may be the best (screening), and then the finalists in rounds.
 The next trial depends on the results alone, so a study that was interrupted goes on as if it had not been.
