@@ -23,7 +23,7 @@ from bireme.loop import Loop
 from bireme.ship import source
 from bireme.ship.messages import Need, Wrong
 from bireme.ship.taker import TreeTaker
-from bireme.ship.trees import NEWEST, SPARE
+from bireme.ship.trees import MANIFEST, NEWEST, SPARE
 from tests.control.examples import ASK
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
@@ -429,6 +429,52 @@ def test_a_spare_tree_of_an_older_project(project: Path) -> None:
     second = Taken(project)
     assert content(second.path) == content(project) and second.sent == b"was a folderwas a filesome DATA"
     assert (second.path / "other.txt").stat().st_ino == same
+
+
+@pytest.mark.parametrize("text", ["", "x", None])
+def test_a_spare_tree_of_which_nobody_knows_what_it_holds(project: Path, text: str | None) -> None:
+    """Nothing of it is used, though its files have the right names, sizes and times."""
+    Taken(project)
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    (spare / MANIFEST).unlink()
+    if text is not None:
+        (spare / MANIFEST).write_text(text)
+    (project / "data.txt").write_text("some DATA")
+    second = Taken(project)
+    assert not second.problem and content(second.path) == content(project)
+
+
+MOUNTED = """
+import subprocess, sys
+from pathlib import Path
+from tests.ship.test_taker import SPARE, Taken, content
+project, what, place = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+Taken(project)
+(spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+subprocess.run(["mount", "--bind", what, spare / "project" / place], check=True)
+second = Taken(project)
+print(second.problem or content(second.path) == content(project))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("place", ["sub", "data.txt"])
+def test_what_is_mounted_in_a_spare_tree(project: Path, place: str) -> None:
+    """Then the spare tree is left alone: nothing there is removed, and the job gets its tree."""
+    outside = project.parent / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("DATA some")
+    what = outside if place == "sub" else outside / "file"
+    done = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-c", MOUNTED, str(project), str(what), place],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "True\n", done.stderr
+    assert (outside / "file").read_text() == "DATA some"
 
 
 def test_a_store_that_others_can_replace(project: Path) -> None:

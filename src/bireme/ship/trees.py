@@ -127,16 +127,17 @@ class NewTree:
 
     def begin(self, spare: str) -> Iterator[None]:
         """Make, in steps, the folders, and what has no data. Take what is right of a spare tree, if there is one."""
-        own, known = f"{self._folder}/{SPARE}", self.manifest
+        own = f"{self._folder}/{SPARE}"
         try:
             os.rename(spare, own)
-            os.rename(f"{own}/{known.name}", self.path)
-            text = manifest_text(own)
-            known = known if text == known.text else manifest.read(text)
-        except (OSError, ManifestError):  # there is none, or another tree was faster
-            os.makedirs(self.path, exist_ok=True)
+            kept = yield from self._clean(own)
+            os.rename(f"{own}/{self.manifest.name}", self.path)
+        except (OSError, ManifestError):  # there is none, or another tree was faster, or it cannot be cleaned
+            os.mkdir(self.path)
+            kept = []
+        for path in kept:
+            del self.missing[path]
         self.top = os.open(self.path, files.FOLDER)
-        yield from self._take(known)
         yield from files.remove(self._folder, SPARE)
         made = set()
         for entry in self.manifest.entries:
@@ -148,22 +149,29 @@ class NewTree:
             if entry.kind != "folder" and not entry.data:
                 Draft(self.top, entry.path, entry).close(entry.mode)
 
-    def _take(self, known: Manifest) -> Iterator[None]:
-        """Keep, in steps, the files that are as they were made, and as they are to be; remove everything else."""
+    def _clean(self, spare: str) -> Generator[None, None, list[str]]:
+        """Leave, in steps, the files that are as they were made, and as they are to be here; return their paths."""
+        text = manifest_text(spare)
+        known = self.manifest if text == self.manifest.text else manifest.read(text)
         folders = {part for entry in self.manifest.entries for part in prefixes(entry.path)}
-        mark, entries = _mark(), {entry.path: entry for entry in known.entries}
-        for path, holder, name, there in files.walk(self.top, mounts=False):
-            yield
-            entry = self.missing.get(path)
-            if stat.S_ISDIR(there.st_mode):
-                if path not in folders or path in self.missing:
-                    os.rmdir(name, dir_fd=holder)
-            elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
-                if not self.mark:
-                    os.utime(name, dir_fd=holder)
-                del self.missing[path]
-            else:
-                os.unlink(name, dir_fd=holder)
+        mark, entries, kept = _mark(), {entry.path: entry for entry in known.entries}, []
+        top = os.open(f"{spare}/{self.manifest.name}", files.FOLDER)
+        try:
+            for path, holder, name, there in files.walk(top, mounts=False):
+                yield
+                entry = self.missing.get(path)
+                if stat.S_ISDIR(there.st_mode):
+                    if path not in folders or path in self.missing:
+                        os.rmdir(name, dir_fd=holder)
+                elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
+                    if not self.mark:
+                        os.utime(name, dir_fd=holder)
+                    kept.append(path)
+                else:
+                    os.unlink(name, dir_fd=holder)
+        finally:
+            os.close(top)
+        return kept
 
     def copy(self, source: HeldTree) -> Iterator[None]:
         """Copy, in steps, what is missing from a tree that has it."""
