@@ -488,6 +488,8 @@ def _move(files: StudyFiles, to: StudyFiles) -> str:
 
 def in_common_words(known: StudyRecords) -> StudyRecords:
     """The records of a study; what an earlier version wrote in DeepSpeed's words is translated."""
+    if "goals" in known.run and all("figures" in end for end in known.ends.values()):
+        return known
     space = _space_of(known)
     name = space.config.autotuning.metric
     known.run = {**known.run, "goals": [goal_of(name).as_dict()]}

@@ -111,8 +111,9 @@ class KnownLimits:
 
     def _needs_no_less(self, group: int, other: int) -> bool:
         here, there = self._groups[group], self._groups[other]
-        known = here.states is not None and there.states is not None
-        return known and here.states >= there.states + there.buffers  # type: ignore[operator]  # both are known
+        if here.states is None or there.states is None:
+            return False
+        return here.states >= there.states + there.buffers
 
     def between(self, group: int, pending: Collection[int] = ()) -> int | None:
         """The micro-batch that halves what is open below the limit, or divides it further; None if it is known well."""

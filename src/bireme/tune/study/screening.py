@@ -30,7 +30,6 @@ of each point."""
 _SURE = 8
 """With fewer degrees of freedom, the noise may seem to be a fraction of what it is: the best points run again first."""
 
-
 _CLEAR = 2
 """From so many degrees of freedom on, one point may be so far ahead of all others that nothing has to run again."""
 

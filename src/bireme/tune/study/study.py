@@ -539,6 +539,7 @@ class Study:
         ahead = statistics.fmean(self._measured.scores(self._leading)) - statistics.fmean(
             self._measured.scores(baseline)
         )
+        # What is clearly ahead gets most of the error (`Confirmation.weigh`); half of it if the search is less sure.
         return 1.5 * expected_rounds(ahead / 1.5, math.sqrt(2) * noise, (1 - self._confidence) / 2)
 
     # -- what is known ---------------------------------------------------------------------------------
