@@ -13,7 +13,8 @@ from bireme.options.table import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bireme.tune.report.view import Secrets, StudyView
+    from bireme.tune.report.secrets import Secrets
+    from bireme.tune.report.view import StudyView
 
 
 def main(argv: list[str]) -> int:

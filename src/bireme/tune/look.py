@@ -7,7 +7,8 @@ import os
 from bireme.errors import BadInputError
 from bireme.tune.deepspeed import adapter as of_deepspeed
 from bireme.tune.program import adapter as of_program
-from bireme.tune.report.view import Secrets, StudyView, view
+from bireme.tune.report.secrets import Secrets
+from bireme.tune.report.view import StudyView, view
 from bireme.tune.store import records
 from bireme.tune.study.trial import Answer, Forecast
 

@@ -18,8 +18,9 @@ from bireme.errors import BadInputError, BiremeError
 from bireme.tune.look import read_study
 from bireme.tune.report import page
 from bireme.tune.report.effects import effects
+from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.text import status_text
-from bireme.tune.report.view import MEASURED, GoalView, Secrets, StudyClock, TrialView, time_use
+from bireme.tune.report.view import MEASURED, GoalView, StudyClock, TrialView, time_use
 from bireme.tune.store import records
 from bireme.tune.store.journal import Journal
 from tests.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished

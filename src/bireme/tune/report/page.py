@@ -23,12 +23,12 @@ from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
+from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.text import left_lines
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
     PHASES,
-    Secrets,
     StudyClock,
     StudyView,
     TimeUse,
