@@ -25,7 +25,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# In the order of tests/order.py.
+# In the order of tests/kit/order.py.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Debian packages that the tests need and that this machine lacks, each recognised by one of its commands.
@@ -74,8 +74,8 @@ mutants: $(VENV)/.dev ## change the program in many small ways, and list the cha
 test-fast: deb-packages $(VENV)/.dev ## run the tests that take no longer than a second or two
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-changed: $(VENV)/.dev ## run the quick tests of what was changed since main (tests/changed.py)
-	$(PYTEST) -m "not slow" $(ARGS) $$($(BIN)/python -m tests.changed)
+test-changed: $(VENV)/.dev ## run the quick tests of what was changed since main (tests/kit/changed.py)
+	$(PYTEST) -m "not slow" $(ARGS) $$($(BIN)/python -m tests.kit.changed)
 
 lint: $(VENV)/.dev ## check style and types
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ import contest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.tune.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
+from tests.unit.tune.execution.simulation import bound, cluster, makespan, mixed_load  # noqa: E402
 
 from bireme.tune.execution.slot_scheduler import Order, Scheduler, StartTask  # noqa: E402
 

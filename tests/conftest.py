@@ -20,12 +20,13 @@ from hypothesis import settings
 
 from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
-from tests import needs
-from tests.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
-from tests.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
-from tests.waiting import wait_for as wait_for
+from tests.kit import needs
+from tests.kit.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
+from tests.kit.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
+from tests.kit.waiting import wait_for as wait_for
 
-PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "tests/kit/programs"
 PR_SET_CHILD_SUBREAPER = 36
 TIMES = int(os.environ.get("BIREME_TEST_TIMES", "4"))
 """How often a test tries again what goes wrong once in a while: make test BIREME_TEST_TIMES=1000 for a night."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.conftest import PROGRAMS, clean_environ
+from tests.kit import needs
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -112,7 +112,7 @@ def test_launching_costs_little_more_than_a_bare_loop(benchmark, ranks, rounds, 
 
 @needs.modules("torch", "deepspeed", "tabulate")
 def test_tune(benchmark, tmp_path):
-    """Ours alone, on a script without PyTorch; the benchmark's own is trained in ``tests/tune/test_contract.py``."""
+    """Ours alone, on a script without PyTorch; the benchmark's own: ``tests/command/tune/test_contract.py``."""
     script = tmp_path / "script.py"
     script.write_text(
         f"import runpy, sys\nsys.argv += ['--steps', '6']\nrunpy.run_path({str(PROGRAMS / 'contract.py')!r})"

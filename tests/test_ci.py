@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.needs import REQUIRED
+from tests.kit.needs import REQUIRED
 
 ROOT = Path(__file__).parent.parent
 
 NEEDY = """
 import pytest
-from tests import needs
+from tests.kit import needs
 
 @needs.modules("json", "no_such_module")
 def test_module():
@@ -49,7 +49,7 @@ def test_what_is_missing(tmp_path: Path, required: str, closing: str) -> None:
     (tmp_path / "test_needy.py").write_text(NEEDY)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -rs\nmarkers =\n  needs_modules\n  needs_programs\n")
     environ = {**os.environ, REQUIRED: required, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.needs", "-p", "no:cacheprovider", "test_needy.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.kit.needs", "-p", "no:cacheprovider", "test_needy.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert closing in done.stdout.splitlines()[-1], done.stdout
     assert all(f"not installed: {name}" in done.stdout for name in ("no_such_module", "no-such-program"))

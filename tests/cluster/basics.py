@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import bireme
-from tests import needs
 from tests.cluster.basics import PATH, signal_all
 from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed, unavailable
+from tests.kit import needs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4

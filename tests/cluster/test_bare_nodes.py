@@ -17,13 +17,13 @@ from random import Random
 
 import pytest
 
-from tests import needs
 from tests.cluster.basics import PATH, outermost, put, read, signal_all, wait_until
 from tests.cluster.host import Host
 from tests.cluster.jobs import Jobs
 from tests.cluster.test_losses import command_of, engine_of
 from tests.cluster.test_unfit import refused
 from tests.conftest import read_lines
+from tests.kit import needs
 
 SHELLS = ("dash", "zsh", "fish", "tcsh")
 START_UP = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clean_install import CleanInstall, build_wheel
 from tests.cluster.testbed import Testbed
+from tests.kit.clean_install import CleanInstall, build_wheel
 
 RANK = "import os, sys\nprint('rank', os.environ['RANK'], sys.executable)\n"
 

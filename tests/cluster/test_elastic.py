@@ -1,4 +1,4 @@
-"""Elastic training on real nodes that come and go. See also ``tests/run/test_elastic_here.py``."""
+"""Elastic training on real nodes that come and go. See also ``tests/command/test_elastic_here.py``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.cluster.basics import outermost, wait_until
 from tests.cluster.host import Host
 from tests.cluster.jobs import Jobs, gpus
 from tests.cluster.test_losses import command_of, found, guards
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme, guards_of
+from tests.kit import needs
 
 pytestmark = [
     pytest.mark.torch,

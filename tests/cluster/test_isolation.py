@@ -8,8 +8,8 @@ import pytest
 
 from bireme import isolated
 from tests.cluster.jobs import Jobs, backends
-from tests.run.test_isolated import RANK
-from tests.traps import Traps
+from tests.command.test_isolated import RANK
+from tests.kit.traps import Traps
 
 
 @pytest.mark.parametrize(

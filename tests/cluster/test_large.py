@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.cluster.basics import read, wait_until
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed, unavailable
 from tests.conftest import bireme
+from tests.kit import needs
 
 GIB = 1 << 30
 MANY = 24

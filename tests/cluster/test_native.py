@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.cluster.basics import signal_all
 from tests.cluster.jobs import UNEVEN, Jobs, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
+from tests.kit import needs
 
 # What it sees by MPI, beside what the environment says.
 MPI = """

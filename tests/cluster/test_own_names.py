@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed
 from tests.conftest import bireme
+from tests.kit import needs
 
 NAMES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 TELLS = f"import os\nprint(*(os.environ.get(name, '-') for name in {NAMES}))\n"

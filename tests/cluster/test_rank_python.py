@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clean_install import ROOT, CleanInstall, build_wheel
 from tests.cluster.basics import PATH
 from tests.cluster.jobs import Jobs
 from tests.cluster.test_bare_nodes import mounted
 from tests.cluster.test_unfit import refused
 from tests.cluster.ways import launcher
+from tests.kit.clean_install import ROOT, CleanInstall, build_wheel
 
 RANK = "import os, sys\nprint('rank', os.environ['RANK'], sys.executable)\n"
 

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MANAGER = """
 import json, sys
 from pathlib import Path
-from tests.deepspeed.conftest import CONTRACT, Made
+from tests.unit.deepspeed.conftest import CONTRACT, Made
 
 make = Made(Path.cwd())
 hosts = {"node1": [0, 1, 2], "node2": [4], "node3": [0, 1], "node4": [2, 3]}

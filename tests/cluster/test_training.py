@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import needs
 from tests.cluster.jobs import Jobs
+from tests.kit import needs
 
 pytestmark = [
     pytest.mark.torch,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import bireme
-from tests import needs
 from tests.cluster.host import Host
 from tests.cluster.jobs import Jobs, backends, rows, table, without_ssh
 from tests.cluster.testbed import Testbed
-from tests.test_sent_agent import PYTHONS
+from tests.kit import needs
+from tests.unit.agent.test_sent_agent import PYTHONS
 
 STARTED = "import os\nopen(f'started-{os.environ[\"RANK\"]}', 'w').close()\n"
 CONNECT = 10.0  # seconds that ssh may take to connect
@@ -54,7 +54,7 @@ def table_of(err: str) -> dict[str, list[str]]:
 
 # -- the hostfile ----------------------------------------------------------------------------------
 
-# What else may be wrong in one: `tests/resources/test_hostfile.py`.
+# What else may be wrong in one: `tests/unit/resources/test_hostfile.py`.
 BAD_HOSTFILES = {
     "an option of ssh": (b"# a comment\n\n-oProxyCommand=id slots=2\n", 3),
     "not text": (b"node1 slots=2\n\xff\xfe slots=1\n", 2),

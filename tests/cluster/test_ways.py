@@ -24,7 +24,7 @@ from tests.cluster.jobs import Jobs
 from tests.cluster.test_losses import end, found, start
 from tests.cluster.test_unfit import table_of
 from tests.cluster.testbed import Testbed
-from tests.conftest import PROGRAMS, bireme, clean_environ, read_lines
+from tests.conftest import PROGRAMS, ROOT, bireme, clean_environ, read_lines
 
 SCENE = PROGRAMS / "scene.py"
 
@@ -111,7 +111,7 @@ def test_stream_is_dropped(request: pytest.FixtureRequest) -> None:
 def test_example_of_a_job(request: pytest.FixtureRequest) -> None:
     """Pod 0 fetches kubectl, waits for another pod, and runs the job; the other waits until it is told to end."""
     jobs = Jobs.on(request, "kubectl")
-    text = (ways.FAKE.parents[2] / "examples" / "indexed_job.yaml").read_text()
+    text = (ROOT / "examples" / "indexed_job.yaml").read_text()
     files = re.search(r"  start.py: \|\n(.*)  train.py: \|\n(.*?)---", text, flags=re.DOTALL)
     assert files is not None
     script = jobs.write("start.py", textwrap.dedent(files[1]))

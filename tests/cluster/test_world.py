@@ -27,7 +27,7 @@ def test_golden_table(jobs: Jobs, name: str) -> None:
         assert found["cwd"] == str(jobs.shared)
 
 
-# What else filters refuse: `tests/resources/test_filters.py`.
+# What else filters refuse: `tests/unit/resources/test_filters.py`.
 REFUSED = {
     "unknown slot": (("--include", "node3:1"), "node3"),
     "nothing is left": (("--exclude", "node[1-3]"), ""),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.cluster.testbed import Testbed
 
-FAKE = Path(__file__).parents[1] / "backends" / "fake"
+FAKE = Path(__file__).parents[1] / "kit" / "fake"
 KUBECTL = FAKE / "kubectl"
 PROGRAM_OF = {"exec": "sh", "kubectl": "sh"}
 """What a machine must have for them, besides the stand-ins."""

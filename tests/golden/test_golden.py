@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from tests import needs
 from tests.golden import __main__ as golden
+from tests.kit import needs
 
 pytestmark = needs.modules("numpy", "hjson")
 

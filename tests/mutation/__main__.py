@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from tests import order
+from tests.kit import order
 from tests.mutation.bench import Bench
 from tests.mutation.changes import ROOT, SOURCE, Mutant, places
 from tests.mutation.choice import EACH, Reach, chosen_tests

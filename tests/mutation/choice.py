@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import order
+from tests.kit import order
 from tests.mutation.changes import ROOT, SOURCE, Mutant
 
 SIMULATIONS = (
@@ -19,21 +19,18 @@ SIMULATIONS = (
     "python -m tests.simulation --elastic --seed 1 --runs 40",
 )
 """They stand in the list of tests, each as one."""
-FOLDERS = ("process", "control", "elastic", "run", "result", "plan/test_start.py", "cli/test_dry_run.py", "cluster")
-FOLDERS += ("resources/test_devices.py", "backends/test_long_lists.py", "backends/test_launcher_contract.py")
+FOLDERS = (
+    *(f"unit/{name}" for name in ("agent", "cluster", "control", "elastic", "launch", "node", "process", "result")),
+    *("unit/planning/test_start.py", "unit/resources/test_devices.py", "unit/backends/test_long_lists.py"),
+    *("unit/backends/test_launcher_contract.py", "command", "cluster"),
+)
 TUNE = {
-    "tune/samplers": ("tune/test_search.py", "tune/test_gaussian_process.py", "tune/test_constraints.py"),
-    "tune/space": (
-        "tune/test_declarations.py",
-        "tune/test_space.py",
-        "tune/test_constraints.py",
-        "tune/test_expressions.py",
-        "tune/test_search.py",
-    ),
-    "tune": ("tune",),
+    "tune/samplers": ("unit/tune/samplers", "unit/tune/space/test_constraints.py"),
+    "tune/space": ("unit/tune/space", "unit/tune/define/test_declarations.py", "unit/tune/samplers/test_search.py"),
+    "tune": ("unit/tune", "command/tune"),
 }
 """Parts of the tuner, and the tests by which they are judged, instead of the simulations and the folders above."""
-INSIDE = ("tests/process", "tests/control", "tests/elastic", "tests/result")
+INSIDE = ("tests/unit/",)
 LONGEST = 6.0
 """Seconds: a test that takes longer is left out."""
 VARIANTS = 4

@@ -1,0 +1,508 @@
+"""The tree that an agent gets: fresh for each job, the same again for its attempts, never with what others did."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bireme.control.messages import Ask, Message, TreeOffer
+from bireme.job import JobSpec, Program
+from bireme.loop import Loop
+from bireme.ship import source
+from bireme.ship.messages import Need, Wrong
+from bireme.ship.taker import TreeTaker
+from bireme.ship.trees import MANIFEST, NEWEST, SPARE
+from tests.unit.control.examples import ASK
+
+MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project; the working directory is a folder in it."""
+    root = tmp_path / "project"
+    (root / "sub").mkdir(parents=True)
+    (root / "data.txt").write_text("some data")
+    (root / "other.txt").write_text("other data")
+    (root / "link").symlink_to("data.txt")
+    monkeypatch.chdir(root / "sub")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return root
+
+
+class Taken:
+    """What came of an offer of the project: the message as it is in the tree, why there is none, and what was sent."""
+
+    def __init__(
+        self,
+        project: Path,
+        *args: str,
+        job: str = "",
+        logs: str = "",
+        altered: Callable[[bytes], bytes] = bytes,
+        until: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
+        spec = JobSpec(program=Program("x.py", args), ship=str(project), rank_log_dir=logs or None)
+        self.tree = source.find(spec, os.environ)
+        self.asked: list[Message] = []
+        self.sent = b""
+        self._altered, self._until = altered, until
+        text = self.tree.manifest.text
+        job = job or self.tree.job
+        offer = TreeOffer(digest=self.tree.manifest.digest, length=len(text), roots=self.tree.roots, cache="", job=job)
+        self._loop = Loop()
+        self._taker = TreeTaker(
+            self._loop, ASK.replace(spec=spec, cwd=os.getcwd(), tree=offer), os.environ, self._send, self._done
+        )
+        self._loop.after(0, self._taker.start)
+        try:
+            self._loop.run()
+        finally:
+            for fd in self._taker.keep:
+                os.close(fd)
+            self._taker.close()
+            self._loop.close()
+
+    def _send(self, message: Message) -> None:
+        self.asked.append(message)
+        if isinstance(message, Need):
+            pieces = [self.tree.manifest.text]
+            if message.spans:
+                buffer = bytearray(1 << 20)
+                pieces = []
+                for size in self.tree.contents(message.spans, memoryview(buffer)):
+                    assert isinstance(size, int), size
+                    pieces.append(self._altered(bytes(buffer[:size])))
+                self.sent += b"".join(pieces)
+            for piece in pieces:
+                self._loop.after(0, lambda piece=piece: self._taker.take(piece))
+
+    def _done(self, ask: Ask, problem: str) -> None:
+        self.ask, self.problem = ask, problem
+        self.path = Path(ask.cwd.removesuffix("/sub"))
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.problem or self._until(self.path):
+            self._loop.stop()
+        else:
+            self._loop.after(0.01, self._wait)
+
+
+def take(project: Path, *args: str, **kwargs: str) -> tuple[Ask, str]:
+    taken = Taken(project, *args, **kwargs)  # type: ignore[arg-type]
+    return taken.ask, taken.problem
+
+
+def trees(project: Path) -> list[Path]:
+    """The trees of jobs."""
+    return [path.parent for path in (project.parent / "cache/bireme/ship").glob("[!.]*/.lock")]
+
+
+def spares(project: Path) -> list[bytes]:
+    """What the spare files hold."""
+    found = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/**/*")
+    return sorted(path.read_bytes() for path in found if path.is_file() and not path.is_symlink())
+
+
+def content(tree: Path) -> dict[str, bytes | str]:
+    """All files and links."""
+    found = {path.relative_to(tree): path for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
+    return {str(name): os.readlink(path) if path.is_symlink() else path.read_bytes() for name, path in found.items()}
+
+
+def test_where_arguments_lead(project: Path) -> None:
+    """To the copy if they name something in the tree, else to where they lead without it."""
+    outside = project.parent
+    wanted = {
+        "../data.txt": "../data.txt",
+        "..": "..",
+        "s/../x/": "s/../x/",
+        "../../runs": f"{outside}/runs",
+        "--out=../../runs": f"--out={outside}/runs",
+        "../../project-2": f"{outside}/project-2",
+        "../../project/data.txt": "../../project/data.txt",
+        f"{project}/data.txt": "COPY/data.txt",
+        f"--in={project}/data.txt": "--in=COPY/data.txt",
+        f"{project}/sub/../data.txt": "COPY/data.txt",
+        str(project): "COPY",
+        f"{project}/..": str(outside),
+        f"{project}/../runs": f"{outside}/runs",
+        f"{project}-2/data.txt": f"{project}-2/data.txt",
+        f"{project}/new": f"{project}/new",
+    }
+    ask, problem = take(project, *wanted, logs="../../logs")
+    assert not problem
+    copy, found = ask.cwd.removesuffix("/sub"), ask.spec.program.args
+    assert {word: now.replace(copy, "COPY") for word, now in zip(wanted, found, strict=True)} == wanted
+    assert ask.spec.rank_log_dir == f"{outside}/logs"
+    assert take(project, logs="logs")[0].spec.rank_log_dir == "logs"
+
+
+WHOLE: dict[str, bytes | str] = {"data.txt": b"some data", "other.txt": b"other data", "link": "data.txt"}
+
+
+def test_a_job_gets_its_tree_again(project: Path) -> None:
+    """With what its ranks have written, also to files that were sent."""
+    first = Taken(project, job="one")
+    assert content(first.path) == WHOLE and first.sent == b"some dataother data"
+    (first.path / "data.txt").write_text("more data than before")
+    second = Taken(project, job="one")
+    assert second.path == first.path and not second.asked
+    assert content(second.path) == {**WHOLE, "data.txt": b"more data than before"}
+
+
+def by_mmap(path: Path) -> None:
+    """Without another time of change, as of a file that is mapped for longer."""
+    before = path.stat()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:4] = b"SOME"
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda tree: None,
+    "more": lambda tree: (tree / "sub/checkpoint").write_text("x"),
+    "written": lambda tree: (tree / "data.txt").write_text("DATA"),
+    "mapped": lambda tree: by_mmap(tree / "data.txt"),
+    "removed": lambda tree: (tree / "data.txt").unlink(),
+    "another link": lambda tree: ((tree / "link").unlink(), (tree / "link").symlink_to("/etc/passwd")),
+    "a folder as a link": lambda tree: ((tree / "sub").rmdir(), (tree / "sub").symlink_to("/etc")),
+    "all": lambda tree: shutil.rmtree(tree),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
+    """Whether it gets the spare tree, or copies what older ones have."""
+    first = Taken(project)
+    CHANGES[change](first.path)
+    for number in range(3):
+        other = Taken(project, until=(lambda _: len(spares(project)) == 2) if number == 1 else lambda _: True)
+        assert content(other.path) == WHOLE and other.path != first.path
+        assert all(tree.stat().st_mode & 0o777 == 0o700 for tree in trees(project))
+        CHANGES[change](other.path)
+
+
+def test_what_is_here_is_not_sent_again(project: Path) -> None:
+    Taken(project)
+    assert spares(project) == [b"other data", b"some data"]
+    assert not Taken(project).asked and not spares(project)
+    assert not Taken(project, until=lambda _: len(spares(project)) == 2).asked  # by copies
+    (project / "data.txt").write_text("new data")
+    (project / "link").unlink()
+    (project / "sub/deep").mkdir()
+    (project / "sub/deep/file").write_text("deep")
+    changed = Taken(project)
+    assert changed.sent == b"new datadeep" and spares(project) == [b"deep", b"new data"]
+    assert content(changed.path) == {"data.txt": b"new data", "other.txt": b"other data", "sub/deep/file": b"deep"}
+
+
+@pytest.mark.parametrize("booted", [False, True])
+def test_what_is_damaged_is_sent_again(project: Path, booted: bool) -> None:
+    """As after a loss of power, which leaves files of the right size, and with their times."""
+    first = Taken(project)
+    found = list((project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/d*"))
+    for path in (first.path / "data.txt", *found):
+        when = path.stat().st_mtime_ns
+        path.write_bytes(bytes(9) if booted else b"half")
+        if booted:
+            os.utime(path, ns=(when + 10**9, when + 10**9))
+    second = Taken(project)
+    assert len(found) == 1 and content(second.path) == WHOLE and second.sent == b"some data"
+
+
+def test_a_file_with_holes(project: Path) -> None:
+    with (project / "sparse").open("wb") as file:
+        file.seek(10 << 30)
+        file.write(b"in the middle")
+        file.truncate(100 << 30)
+    with (project / "all hole").open("wb") as file:
+        file.truncate(1 << 30)
+    for _ in range(3):
+        taken = Taken(project)
+        assert len(taken.sent) < 1 << 16
+        for name in ("sparse", "all hole"):
+            there, here = (taken.path / name).stat(), (project / name).stat()
+            assert there.st_size == here.st_size and there.st_blocks <= here.st_blocks
+        with (taken.path / "sparse").open("r+b") as copy:
+            copy.seek(10 << 30)
+            assert copy.read(14) == b"in the middle\0"
+            copy.seek(50 << 30)
+            assert copy.read(9) == bytes(9)
+            copy.seek(50 << 30)
+            copy.write(b"in a hole")
+
+
+def test_what_ranks_leave_is_kept(project: Path) -> None:
+    """Whatever the clock says, and however much it is; a tree that is as it was made goes."""
+    kept = []
+    for change in CHANGES.values():
+        kept.append(Taken(project))
+        change(kept[-1].path)
+        os.utime(kept[-1].path.parent / ".lock", (0, 0))
+    cached = Taken(project)
+    (cached.path / "__pycache__").mkdir()
+    (cached.path / "__pycache__/x.cpython-311.pyc").write_text("x")
+    os.utime(cached.path.parent / ".lock", (0, 0))
+    held = Taken(project)
+    os.utime(held.path.parent / ".lock", (0, 0))
+    with (held.path.parent / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # a job runs there
+        for number in range(2 * NEWEST + 2):
+            (project / "data.txt").write_text(f"data {number}")
+            assert not Taken(project).problem
+    left = {change: taken.path.exists() for taken, change in zip(kept, CHANGES, strict=True)}
+    assert left == {change: change not in ("nothing", "all", "removed") for change in CHANGES}
+    assert not cached.path.exists() and held.path.exists()
+    assert len(trees(project)) == sum(left.values()) + 1 + NEWEST + 1
+    assert (kept[1].path / "sub/checkpoint").read_text() == "x" and content(held.path) == WHOLE
+
+
+CLEAN = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.unit.ship.test_taker import NEWEST, Taken
+project, outside = Path(sys.argv[1]), Path(sys.argv[2])
+first = Taken(project)
+for place in sys.argv[3:]:
+    what = outside if place == "sub" else outside / "__pycache__/data.pyc"
+    subprocess.run(["mount", "--bind", what, first.path / place], check=True)
+os.utime(first.path.parent / ".lock", (0, 0))
+for number in range(NEWEST + 2):
+    (project / "new.txt").write_text(f"{number}")
+    assert not Taken(project).problem
+print(first.path.exists(), sorted(os.listdir(outside)), os.listdir(outside / "__pycache__"))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("place", ["sub", "data.txt"])
+def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
+    """Also a mount of the same file system, which looks like any folder."""
+    outside = project.parent / "outside"
+    outside.mkdir()
+    (outside / "__pycache__").mkdir()
+    (outside / "__pycache__/data.pyc").write_text("some data")  # whose folder would be removed if it were in the tree
+    command = [sys.executable, "-c", CLEAN, str(project), str(outside), place]
+    done = subprocess.run(
+        ["unshare", "-rm", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "True ['__pycache__'] ['data.pyc']\n", done.stderr
+
+
+FULL = """
+import sys
+from pathlib import Path
+from tests.unit.ship.test_taker import Taken, content, spares
+project = Path(sys.argv[1])
+taken = Taken(project)
+print(taken.problem, len(spares(project)), taken.problem or content(taken.path) == content(project))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("room", ["size=4200k", "size=8240k", "size=20m,nr_inodes=26"])
+def test_room_for_one_tree_only(project: Path, room: str) -> None:
+    """Then there is no spare one."""
+    (project / "large").write_bytes(random.randbytes(4 << 20))
+    for number in range(8):
+        (project / f"z{number}").write_text("at the end")
+    cache = project.parent / "cache"
+    cache.mkdir()
+    command = 'mount -t tmpfs -o "$1,mode=700" tmpfs "$2" && shift 2 && exec "$@"'
+    words = ("unshare", "-rm", "sh", "-c", command, "sh", room, cache, sys.executable, "-c", FULL, project)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == " 0 True\n", done.stdout + done.stderr
+
+
+def test_half_a_tree_is_never_used(project: Path) -> None:
+    """An agent is killed at random moments; the next one removes what it has left, or in an hour what has no lock."""
+    for number in range(300):
+        (project / f"file{number}").write_text(f"{number}")
+    whole, folder = content(project), project.parent / "cache/bireme/ship"
+    begin = time.monotonic()
+    Taken(project)
+    lasts = time.monotonic() - begin
+    for moment in range(MOMENTS):
+        if moment % 2:
+            shutil.rmtree(project.parent / "cache")
+        child = os.fork()
+        if not child:
+            try:
+                Taken(project, job=f"job{moment}", until=lambda _: False)
+            finally:
+                os._exit(1)
+        time.sleep(random.random() * 1.5 * lasts)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for tree in trees(project):
+            if tree.suffix != ".tmp":
+                assert content(tree / "project") == whole
+        again = Taken(project, job=f"job{moment}")
+        assert not again.problem and content(again.path) == whole
+        assert content(Taken(project).path) == whole
+        assert not list(folder.glob("*.tmp/.lock"))
+    for left in folder.glob("*.tmp"):
+        os.utime(left, (1, 1))
+    (project / "one more").write_text("x")
+    Taken(project)
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_agents_that_share_a_folder(project: Path) -> None:
+    """One of them gets the contents, the others its tree."""
+    (project / "large").write_bytes(bytes(20 << 20))
+    begin, go = os.pipe()
+    told, tell = os.pipe()
+    children = []
+    for _ in range(3):
+        children.append(os.fork())
+        if not children[-1]:
+            os.close(go)
+            os.read(begin, 1)  # until all are there
+            taken = Taken(project, job="one")
+            os.write(tell, f"{taken.path} {len(taken.sent)}\n".encode())
+            os._exit(0)
+    for fd in (begin, go, tell):
+        os.close(fd)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    with open(told) as file:
+        found = sorted(line.split() for line in file)
+    (tree,) = trees(project)
+    assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
+
+
+def test_what_somebody_adds_to_a_spare_tree(project: Path) -> None:
+    """It is in no tree of a job, wherever it is, whatever it is, and whatever time it has."""
+    Taken(project)
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    when = (spare / "project/data.txt").stat().st_mtime_ns
+    for name in ("added", "sub/added", "new/added"):
+        (spare / "project" / name).parent.mkdir(exist_ok=True)
+        (spare / "project" / name).write_text("some data")
+        os.utime(spare / "project" / name, ns=(when, when))
+    (spare / "project/other.txt").unlink()
+    (spare / "project/other.txt").mkdir()
+    (spare / "project/link").unlink()
+    (spare / "project/link").symlink_to("/etc")
+    second = Taken(project)
+    assert content(second.path) == WHOLE and not second.sent and not (second.path / "new").exists()
+    assert sorted(os.listdir(second.path.parent)) == [".lock", ".manifest", "project"]
+
+
+def test_a_spare_tree_of_an_older_project(project: Path) -> None:
+    """A folder is a file now, a file a folder, or as large as before; the same is neither sent nor copied."""
+    (project / "a").mkdir()
+    (project / "a/b").write_text("in a folder")
+    (project / "b").write_text("a file")
+    Taken(project)
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    same = (spare / "project/other.txt").stat().st_ino
+    shutil.rmtree(project / "a")
+    (project / "a").write_text("was a folder")
+    (project / "b").unlink()
+    (project / "b").mkdir()
+    (project / "b/c").write_text("was a file")
+    (project / "data.txt").write_text("some DATA")
+    second = Taken(project)
+    assert content(second.path) == content(project) and second.sent == b"was a folderwas a filesome DATA"
+    assert (second.path / "other.txt").stat().st_ino == same
+
+
+@pytest.mark.parametrize("text", ["", "x", None])
+def test_a_spare_tree_of_which_nobody_knows_what_it_holds(project: Path, text: str | None) -> None:
+    """Nothing of it is used, though its files have the right names, sizes and times."""
+    Taken(project)
+    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+    (spare / MANIFEST).unlink()
+    if text is not None:
+        (spare / MANIFEST).write_text(text)
+    (project / "data.txt").write_text("some DATA")
+    second = Taken(project)
+    assert not second.problem and content(second.path) == content(project)
+
+
+MOUNTED = """
+import subprocess, sys
+from pathlib import Path
+from tests.unit.ship.test_taker import SPARE, Taken, content
+project, what, place = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+Taken(project)
+(spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
+subprocess.run(["mount", "--bind", what, spare / "project" / place], check=True)
+second = Taken(project)
+print(second.problem or content(second.path) == content(project))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("place", ["sub", "data.txt"])
+def test_what_is_mounted_in_a_spare_tree(project: Path, place: str) -> None:
+    """Then the spare tree is left alone: nothing there is removed, and the job gets its tree."""
+    outside = project.parent / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("DATA some")
+    what = outside if place == "sub" else outside / "file"
+    done = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-c", MOUNTED, str(project), str(what), place],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "True\n", done.stderr
+    assert (outside / "file").read_text() == "DATA some"
+
+
+def test_a_store_that_others_can_replace(project: Path) -> None:
+    cache = project.parent / "cache"
+    Taken(project)
+    cache.chmod(0o777)
+    _, problem = take(project)
+    assert problem.endswith(f"/bireme: everyone can write to {cache}\n  chmod go-w {cache}")
+    cache.chmod(0o1777)
+    assert not take(project)[1]
+    (cache / "bireme/ship").chmod(0o755)
+    assert not take(project)[1] and stat.S_IMODE((cache / "bireme/ship").stat().st_mode) == 0o700
+    if os.geteuid() == 0:
+        os.chown(cache / "bireme", 4242, -1)
+        _, problem = take(project)
+        assert "/cache/bireme belongs to user 4242, not to this user or root\n  --export XDG_CACHE_HOME=DIR" in problem
+
+
+def test_a_wrong_digest(project: Path) -> None:
+    """The runner is told which file it is, and forgets what it knew of it."""
+    taken = Taken(project, altered=lambda data: b"x" * len(data))
+    assert taken.problem.endswith("/bireme: data.txt has changed since the job began")
+    assert Wrong(place=0) in taken.asked and not trees(project)
+
+
+def test_another_place_is_named_where_that_helps(project: Path) -> None:
+    cache = project.parent / "cache/bireme"
+    cache.mkdir(parents=True)
+    (cache / "ship").write_text("no folder")
+    _, problem = take(project)
+    assert problem.endswith(": Not a directory\n--export XDG_CACHE_HOME=DIR names another place")
