@@ -200,11 +200,20 @@ class Loop:
     def on_signals(self, signums: Iterable[int], callback: Callable[[int], None]) -> None:
         """Call ``callback`` with the number of each signal that arrives. An ignored signal stays ignored (nohup)."""
         self._on_signal = callback
+        self._read_signals()  # these have had their usual effect
         for signum in signums:
             old = signal.getsignal(signum)
             if old is not signal.SIG_IGN:
                 self._handlers[signum] = old
                 signal.signal(signum, _only_wake)
+
+    def restore_signals(self) -> None:
+        """Restore the handlers from before :meth:`on_signals`; ``late`` names a signal that nobody will handle."""
+        for signum, old in self._handlers.items():
+            signal.signal(signum, old if old is not None else signal.SIG_DFL)
+        arrived = (signum for signum in self._arrived + self._read_signals() if signum in self._handlers)
+        self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
+        self._handlers, self._arrived = {}, b""
 
     def _drain_signals(self) -> None:
         self._arrived += self._read_signals()
@@ -268,11 +277,8 @@ class Loop:
 
     def close(self) -> None:
         """Restore the signal handlers and close the descriptors."""
-        for signum, old in self._handlers.items():
-            signal.signal(signum, old if old is not None else signal.SIG_DFL)
+        self.restore_signals()
         signal.set_wakeup_fd(self._old_wakeup)
-        arrived = (signum for signum in self._arrived + self._read_signals() if signum in self._handlers)
-        self.late = next((signum for signum in arrived if signum in STOP_SIGNALS), 0)
         self._readers.clear()  # so that unwatch() after this does nothing
         self._writers.clear()
         self._poll.close()

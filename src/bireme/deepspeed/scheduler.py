@@ -21,7 +21,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from bireme import drafts, isolated
+from bireme import drafts
 from bireme.cli.parser import Parsed
 from bireme.cli.tune_words import NOT_SHARED, with_accelerator, words_of
 from bireme.deepspeed.arguments import parsed_again
@@ -30,7 +30,7 @@ from bireme.logs.console import complain
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.deepspeed.command import experiment_args, fits_argument
 from bireme.tune.deepspeed.config import SECTION, read_document
-from bireme.tune.deepspeed.files import LOCK, StudyFiles, facts_of_deepspeed, get_job_id, get_user, sweep
+from bireme.tune.deepspeed.files import LOCK, StudyFiles, get_job_id, get_user, sweep
 from bireme.tune.deepspeed.results import METRICS, Metric, read_metrics, read_model_info
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.executor import Executor
@@ -44,7 +44,7 @@ from bireme.tune.study.trial_result import TrialResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from bireme.resources.pool import Pool
@@ -54,12 +54,7 @@ __all__ = ["Node", "Reservation", "ResourceManager", "clean_up", "get_job_id", "
 
 
 class Node:
-    """A host and its slots.
-
-    Args:
-        host: its name.
-        max_slots: the number of its slots, counted from 0, or the list of them.
-    """
+    """A host and its slots: their number, counted from 0, or the list of them."""
 
     def __init__(self, host: str, max_slots: int | Sequence[int]) -> None:
         self.host = host
@@ -139,8 +134,8 @@ class ResourceManager:
         for path in exp_paths:
             if path in self.exp_paths:
                 continue
-            exp = _read_experiment(path, self.results_dir, self._pool(), self._names())
-            result = self._experiments().earlier(exp)
+            exp = self._read(path)
+            result = _Run(self, exp).earlier()
             self.exp_paths.add(path)
             exp["exp_id"], self.experiment_count = self.experiment_count, self.experiment_count + 1
             if result is None:
@@ -148,9 +143,27 @@ class ResourceManager:
             else:
                 self.finished_experiments[exp["exp_id"]] = (exp, _error_of(result))
 
-    def _names(self) -> set[str]:
+    def _read(self, path: str) -> dict[str, Any]:
+        """Read an experiment's file; add its results folder, and to its configuration the file for its figures."""
+        document = read_document(path)
+        exp: dict[str, Any] = copy.deepcopy(document.data)
+        for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
+            if not isinstance(exp.get(key), kind):
+                what = f"missing or not of type {kind.__name__}: {key!r}"
+                raise BadInputError(what, hint="every experiment needs it", where=document.where(key))
+        name = exp["name"]
         known = [*self.experiment_queue, *(exp for exp, _ in self.finished_experiments.values())]
-        return {exp["name"] for exp in (*known, *(exp for _, exp, _, _ in self.running_experiments.values()))}
+        known += (exp for _, exp, _, _ in self.running_experiments.values())
+        if any(other["name"] == name for other in known):
+            hint = "it becomes the name of a folder: give each experiment its own"
+            raise BadInputError(f"duplicate experiment name: {name}", hint=hint, where=document.where("name"))
+        if reason := why_impossible(self._pool(), _shape(exp)):
+            raise BadInputError(f"experiment {name} can never run: {reason}", where=document.where("num_gpus"))
+        figures = self._files().result(name, "metrics.json")  # refuses a name that cannot be one of a folder
+        exp["result_dir"] = os.path.join(os.path.expanduser(self.results_dir), name)
+        if isinstance(section := exp["ds_config"].get(SECTION), dict):
+            section["metric_path"] = figures
+        return exp
 
     def resource_request(self, exp: Mapping[str, Any]) -> list[Reservation] | None:
         """Reserve slots for an experiment on the first nodes that have enough; None if there are too few now.
@@ -165,7 +178,7 @@ class ResourceManager:
         """A line with the number of idle slots of every node."""
         return ", ".join(f"{node.host} ({len(node.idle_slots)} idle gpus)" for node in self.nodes)
 
-    # -- the whole queue -----------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run the queue in order, as many experiments at a time as there are slots for; return when all have ended.
@@ -186,9 +199,10 @@ class ResourceManager:
                 raise BadInputError(f"experiment {exp['name']} cannot run while slots are reserved: {reason}")
         # In order, as DeepSpeed; with ``--order longest`` the widest first, with backfill: durations are unknown.
         order = parsed_again(self.args).options["order"]
+        scheduler = Scheduler(pool, order=order, backfill=order != "fifo")
         claim = self._open()
         try:
-            signum = self._run(claim, Scheduler(pool, order=order, backfill=order != "fifo"))
+            signum = self._run(Executor(claim.loop, scheduler, self, keep=(claim.fileno(),)), claim.loop)
         finally:
             self._close()
         signum = signum or claim.loop.late
@@ -196,10 +210,8 @@ class ResourceManager:
             signal.raise_signal(signum)
             raise KeyboardInterrupt  # the caller handled the signal, but the queue is not done
 
-    def _run(self, claim: _Claim, scheduler: Scheduler) -> int:
+    def _run(self, executor: Executor, loop: Loop) -> int:
         """Run the queue; return the signal that stopped it, or 0."""
-        loop, client = claim.loop, self._experiments(self._ended)
-        executor = Executor(loop, scheduler, client, keep=(claim.fileno(),))
         signals: list[int] = []
 
         def interrupt(signum: int) -> None:
@@ -212,13 +224,8 @@ class ResourceManager:
 
         loop.on_signals(STOP_SIGNALS, interrupt)
         waiting, self.experiment_queue = self.experiment_queue, []
-        for exp in waiting:
-            client.add(exp)
-            self.running_experiments[exp["exp_id"]] = (executor, exp, [], time.time())
         try:
-            for exp in waiting:
-                executor.submit(Task(key=exp["name"], shape=_shape(exp)))
-            executor.start_ready()
+            self._begin(waiting, executor)
             while self.running_experiments and not (signals and executor.idle) and not executor.cannot_run:
                 loop.run()
             if executor.cannot_run:
@@ -232,31 +239,24 @@ class ResourceManager:
             self.running_experiments.clear()
         return signals[0] if signals else 0
 
-    # -- one by one ----------------------------------------------------------------------------------
-
     def run_job(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
         """Start an experiment on slots reserved for it; :meth:`experiment_check` waits for its end."""
         try:
-            self._start(exp, reservations)
+            claim, pool = self._open(), _pool_of((each.node.host, each.slots) for each in reservations)
+            _RUNNING[_folder(exp)] = self
+            self._begin([exp], Executor(claim.loop, Scheduler(pool), self, keep=(claim.fileno(),)), reservations)
         except BaseException:
             self._forget(exp, reservations)
             self._close_if_idle()
             raise
 
-    def _start(self, exp: dict[str, Any], reservations: list[Reservation]) -> None:
-        claim = self._open()
-
-        def ended(exp: dict[str, Any], result: TrialResult) -> None:
-            claim.loop.after(client.lingering, lambda: self._ended(exp, result))
-
-        client = self._experiments(ended, port=exp["exp_id"])  # as in DeepSpeed
-        client.add(exp)
-        pool = _pool_of((each.node.host, each.slots) for each in reservations)
-        executor = Executor(claim.loop, Scheduler(pool), client, keep=(claim.fileno(),))
-        shape = Shape(len(reservations), len(reservations[0].slots))
-        executor.submit(Task(key=exp["name"], shape=shape))
-        self.running_experiments[exp["exp_id"]] = (executor, exp, reservations, time.time())
-        _RUNNING[_folder(exp)] = self
+    def _begin(self, exps: list[dict[str, Any]], executor: Executor, reserved: Sequence[Reservation] = ()) -> None:
+        """Start experiments: one on reserved slots, any number on those of the executor."""
+        for exp in exps:
+            self.running_experiments[exp["exp_id"]] = (executor, exp, list(reserved), time.time())
+        for exp in exps:
+            shape = Shape(len(reserved), len(reserved[0].slots)) if reserved else _shape(exp)
+            executor.submit(Task(key=exp["name"], shape=shape))
         executor.start_ready()
 
     def experiment_check(self, pbar: Any = None) -> None:
@@ -267,6 +267,74 @@ class ResourceManager:
         self._close_if_idle()
         if pbar is not None:
             pbar.update(len(self.finished_experiments) - before)
+
+    def _wait(self) -> None:
+        """Run the loop until something stops it.
+
+        A signal has its usual effect only afterwards: during the handling of an experiment's end it would leave the
+        experiment neither running nor ended.
+        """
+        loop, signals = self._open().loop, list[int]()
+
+        def interrupt(signum: int) -> None:
+            signals.append(signum)
+            loop.stop()
+
+        loop.on_signals(STOP_SIGNALS, interrupt)
+        try:
+            loop.run()
+        finally:
+            loop.restore_signals()
+        if signum := next(iter(signals), loop.late):
+            signal.raise_signal(signum)
+
+    def _stop(self, exp_ids: Iterable[int]) -> None:
+        """Stop these experiments gracefully, and wait for their ends."""
+        exp_ids = list(exp_ids)
+        for number in exp_ids:
+            executor, exp, _, _ = self.running_experiments[number]
+            executor.stop()
+            if executor.withdraw():  # it was waiting to be retried
+                self._ended(exp, TrialResult(cause="stopped"))
+        while any(number in self.running_experiments for number in exp_ids):
+            self._wait()
+        self._close_if_idle()
+
+    def clear(self) -> None:
+        """Stop running experiments and forget all; the numbering of experiments continues."""
+        self._stop(list(self.running_experiments))
+        self.experiment_queue, self.running_experiments, self.finished_experiments = [], {}, {}
+        self.exp_paths = set()
+
+    # -- what the executor asks ----------------------------------------------------------------------
+
+    def _running(self, name: str) -> tuple[dict[str, Any], list[Reservation]]:
+        return next((exp, own) for _, exp, own, _ in self.running_experiments.values() if exp["name"] == name)
+
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """What to start for an experiment; as in DeepSpeed, its number gives the port of one of :meth:`run_job`."""
+        exp, own = self._running(name)
+        return _Run(self, exp).request(reservation, place + (exp["exp_id"] if own else 0))
+
+    def started(self, name: str, reservation: SlotReservation) -> None:
+        """Do nothing: nobody watches."""
+
+    def judge(self, name: str, end: End) -> TrialResult:
+        """The result of a run that has ended."""
+        return _Run(self, self._running(name)[0]).judge(end)
+
+    def settling(self, reservation: SlotReservation, end: End) -> float:
+        """Seconds until a run has certainly left nothing on other nodes."""
+        self._settling = _launch_of(self.args, self._pool())[0].settling(reservation, end.report)
+        return self._settling
+
+    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
+        """Note the end of an experiment, unless it was queued for another attempt."""
+        exp, own = self._running(name)
+        if own and not again:
+            self._open().loop.after(self._settling, lambda: self._ended(exp, result))
+        elif not again:
+            self._ended(exp, result)
 
     def _ended(self, exp: dict[str, Any], result: TrialResult) -> None:
         """An experiment has ended and is not retried. One that was stopped by a signal in `run` is queued again."""
@@ -283,41 +351,6 @@ class ResourceManager:
         for reservation in reservations:
             reservation.restore_slots()
 
-    def _stop(self, exp_ids: Iterable[int]) -> None:
-        """Stop these experiments gracefully, and wait for their ends."""
-        exp_ids = list(exp_ids)
-        for number in exp_ids:
-            executor, exp, _, _ = self.running_experiments[number]
-            executor.stop()
-            if executor.withdraw():  # it was waiting to be retried
-                self._ended(exp, TrialResult(cause="stopped"))
-        while any(number in self.running_experiments for number in exp_ids):
-            self._wait()
-        self._close_if_idle()
-
-    def _wait(self) -> None:
-        """Run the loop until something stops it.
-
-        A signal has its usual effect only afterwards: during the handling of an experiment's end it would leave the
-        experiment neither running nor ended.
-        """
-        loop, signals = self._open().loop, list[int]()
-
-        def interrupt(signum: int, frame: object) -> None:
-            signals.append(signum)
-            loop.stop()
-
-        taken = [signum for signum in STOP_SIGNALS if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
-        before = {signum: signal.signal(signum, interrupt) for signum in taken}
-        loop.after(0.0, lambda: loop.stop() if signals else None)  # for a signal before the loop ran
-        try:
-            loop.run()
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-        if signals:
-            signal.raise_signal(signals[0])
-
     # -- results -------------------------------------------------------------------------------------
 
     def parse_results(self, metric: str) -> tuple[dict[str, Any] | None, float | None]:
@@ -327,7 +360,7 @@ class ResourceManager:
         """
         finished = self.finished_experiments.values()
         for exp, error in finished:
-            if not error and (figures := self._experiments().figures(exp)):
+            if not error and (figures := _Run(self, exp).figures()):
                 exp["results"] = figures
         known = METRICS.get(metric, Metric(metric, "maximize", ""))
         results = [(exp["results"].get(known.key), exp) for exp, error in finished if not error and "results" in exp]
@@ -338,26 +371,17 @@ class ResourceManager:
         value, best = (max if known.direction == "maximize" else min)(measured, key=lambda each: each[0])
         return best, value
 
-    def clear(self) -> None:
-        """Stop running experiments and forget all; the numbering of experiments continues."""
-        self._stop(list(self.running_experiments))
-        self.experiment_queue, self.running_experiments, self.finished_experiments = [], {}, {}
-        self.exp_paths = set()
+    # -- its folder ----------------------------------------------------------------------------------
 
-    # -- inside --------------------------------------------------------------------------------------
+    def _files(self) -> StudyFiles:
+        return StudyFiles.at(self.results_dir, self.exps_dir)
 
-    def _experiments(
-        self, on_end: Callable[[dict[str, Any], TrialResult], object] = lambda exp, result: None, port: int = 0
-    ) -> _Experiments:
-        files = StudyFiles.at(self.results_dir, self.exps_dir)
-        return _Experiments(self.args, self._pool(), files, self.arg_mappings, on_end, port)
-
-    def _pool(self) -> dict[str, tuple[str, ...]]:
+    def _pool(self) -> Pool:
         return _pool_of((node.host, node.slots) for node in self.nodes)
 
     def _open(self) -> _Claim:
         """Lock the folder and direct signals to the loop, as long as something is running."""
-        self._claim = self._claim or _Claim(StudyFiles.at(self.results_dir, self.exps_dir))
+        self._claim = self._claim or _Claim(self._files())
         return self._claim
 
     def _close_if_idle(self) -> None:
@@ -401,40 +425,28 @@ def clean_up(exp: Mapping[str, Any], reservations: Iterable[Reservation]) -> Non
 
 
 class _Claim:
-    """The locks that ``bireme tune`` holds on its folder too, so that the two exclude each other.
+    """A loop, and the locks that ``bireme tune`` holds on its folder too, so that the two exclude each other.
 
     The running tuner holds the lock of the journal. (Nothing is written to the journal here: each experiment's own
     files say how it ended.) The experiments lock is held until no process of the experiments is left, even if their
-    tuner was killed.
-
-    Attributes:
-        loop: the event loop, which receives the signals.
+    tuner was killed: the guardians hold its descriptor.
     """
 
     def __init__(self, files: StudyFiles) -> None:
         files.prepare()
         with ExitStack() as opened:
             opened.callback(Journal.open(os.path.join(files.results_dir, JOURNAL)).close)
-            self._lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
-            if not self._lock.taken():
+            lock = opened.enter_context(ExperimentsLock(os.path.join(files.results_dir, LOCK)))
+            if not lock.taken():
                 complain("waiting for experiments of an earlier tuner to end")
-                self._lock.wait()
+                lock.wait()
             sweep(files)
-            self.loop = Loop()
+            self.fileno, self.loop = lock.fileno, Loop()
             opened.callback(self.loop.close)
-            self._held = opened.pop_all()
-
-    def fileno(self) -> int:
-        """The file descriptor that the guardians hold as long as any process of an experiment lives."""
-        return self._lock.fileno()
-
-    def close(self) -> None:
-        """Restore the signal handlers and release the locks."""
-        self._held.close()
+            self.close = opened.pop_all().close
 
 
-def _pool_of(places: Iterable[tuple[str, Sequence[int]]]) -> dict[str, tuple[str, ...]]:
-    """The hosts and slots as a resource pool: host → slot ids."""
+def _pool_of(places: Iterable[tuple[str, Sequence[int]]]) -> Pool:
     return {host: tuple(map(str, slots)) for host, slots in places}
 
 
@@ -447,31 +459,6 @@ def _folder(exp: Mapping[str, Any]) -> str:
 
 
 # -- one experiment -----------------------------------------------------------------------------------
-
-
-def _read_experiment(path: str, results_dir: str, pool: Pool, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Read an experiment's file; add its results folder, and to its configuration the file for its figures.
-
-    Args:
-        taken: the names of other experiments.
-    """
-    document = read_document(path)
-    exp: dict[str, Any] = copy.deepcopy(document.data)
-    for key, kind in (("name", str), ("ds_config", dict), ("num_gpus", int), ("num_nodes", int)):
-        if not isinstance(exp.get(key), kind):
-            what = f"missing or not of type {kind.__name__}: {key!r}"
-            raise BadInputError(what, hint="every experiment needs it", where=document.where(key))
-    if exp["name"] in taken:
-        hint = "it becomes the name of a folder: give each experiment its own"
-        raise BadInputError(f"duplicate experiment name: {exp['name']}", hint=hint, where=document.where("name"))
-    if reason := why_impossible(pool, Shape(exp["num_nodes"], exp["num_gpus"])):
-        raise BadInputError(f"experiment {exp['name']} can never run: {reason}", where=document.where("num_gpus"))
-    files = StudyFiles.at(results_dir, "")
-    files.result(exp["name"])  # it becomes the name of a folder, if it can
-    exp["result_dir"] = os.path.join(os.path.expanduser(results_dir), exp["name"])
-    if (section := _section(exp)) is not None:
-        section["metric_path"] = files.result(exp["name"], "metrics.json")
-    return exp
 
 
 def _launch_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> tuple[Launch, dict[str, Any]]:
@@ -499,181 +486,109 @@ def _launch_of(args: Namespace, pool: Pool, hostfile: str | None = None) -> tupl
     return launch, options
 
 
-class _Experiments:
-    """The executor's client for experiments of DeepSpeed's scheduler.
+class _Run:
+    """A run of an experiment: what to start, what identifies it, and what it has measured."""
 
-    Args:
-        args: the launcher's command line.
-        mappings: ``arg_mappings``.
-        on_end: called with each experiment that has ended and is not retried.
-        port: added to the port of the command line, together with the number among the running experiments.
+    def __init__(self, manager: ResourceManager, exp: Mapping[str, Any]) -> None:
+        self._exp, self._args, self._mappings, self._files = exp, manager.args, manager.arg_mappings, manager._files()
+        self._launch, self._options = _launch_of(manager.args, manager._pool(), exp.get("hostfile"))
+        section = exp["ds_config"].get(SECTION)
+        self._is_tuned, given = isinstance(section, dict), section if isinstance(section, dict) else {}
+        info = given.get("model_info")
+        self._profiles = isinstance(info, dict) and info.get("profile") is True
+        # The files that DeepSpeed writes: its figures, and what it found about the model.
+        self._metrics = os.path.abspath(given.get("metric_path") or self._file("metrics.json"))
+        self._info = os.path.abspath(given.get("model_info_path") or self._file("model_info.json"))
 
-    Attributes:
-        lingering: seconds until the experiment that ended last has certainly left nothing.
-    """
+    def _file(self, file: str) -> str:
+        return self._files.result(self._exp["name"], file)
 
-    def __init__(
-        self,
-        args: Namespace,
-        pool: Pool,
-        files: StudyFiles,
-        mappings: Mapping[str, str],
-        on_end: Callable[[dict[str, Any], TrialResult], object],
-        port: int,
-    ) -> None:
-        self._args, self._pool, self._files, self._mappings = args, pool, files, mappings
-        self._on_end, self._port = on_end, port
-        self.lingering = 0.0
-        self._exps: dict[str, dict[str, Any]] = {}
-
-    def add(self, exp: dict[str, Any]) -> None:
-        self._exps[exp["name"]] = exp
-
-    # -- before --------------------------------------------------------------------------------------
-
-    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
-        """Return what to start for an experiment, and write its files.
-
-        Args:
-            place: a low number that no other running experiment has, another one at each attempt.
-        """
-        exp = self._exps[name]
-        (launch, _), identity, report = self._launch(exp), self._identity(exp), self._files.result(name, "outcome.json")
+    def request(self, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """What to start; its files are written."""
+        name, identity, report = self._exp["name"], self._identity(), self._file("outcome.json")
         limit, args = identity["experiment_limit"], identity["user_args"]
-        limit = () if limit is None else ("--time_limit", f"{limit:g}")
-        argv = launch.command(name, reservation, place + self._port, options=("--report", report, *limit), args=args)
+        options = ("--report", report, *(() if limit is None else ("--time_limit", f"{limit:g}")))
+        argv = self._launch.command(name, reservation, place, options=options, args=args)
         # The command that is written runs the real job after tuning, which must not overwrite the report.
-        words = launch.command(name, reservation, place + self._port, options=(), args=args)
-        for file in (report, *self._figures(exp)):
+        words = self._launch.command(name, reservation, place, options=(), args=args)
+        for file in (report, self._metrics, self._info):
             drafts.remove(file)
-        facts = {key: value for key, value in exp.items() if key not in ("name", "results")}
-        facts.update(identity, **self._facts_of_deepspeed(exp, words, identity), slots=reservation.include())
-        self._files.write_start(name, facts.pop("ds_config"), ("bireme", "run", *words), **facts)
-        return LaunchRequest(
-            argv=isolated.command("bireme", "run", *argv),
-            env=dict(os.environ),
-            cwd=os.getcwd(),
-            stdout=self._files.result(name, "stdout.log"),
-            stderr=self._files.result(name, "stderr.log"),
-            report=report,
-            grace=launch.grace,
-        )
+        facts = {key: value for key, value in self._exp.items() if key not in ("name", "results")} | identity
+        facts["hostfile"] = self._exp.get("hostfile") or getattr(self._args, "hostfile", None)
+        ds_config = facts.pop("ds_config")
+        self._files.write_start(name, ds_config, words, args, **facts, slots=reservation.include())
+        return LaunchRequest.of_run(argv, os.environ, self._file, grace=self._launch.grace)
 
-    def _facts_of_deepspeed(
-        self, exp: Mapping[str, Any], words: Sequence[str], identity: Mapping[str, Any]
-    ) -> dict[str, object]:
-        """The other keys of ``exp.json`` that DeepSpeed's scheduler writes."""
-        launcher_args = words[: len(words) - len(identity["user_args"]) - 1]
-        return {
-            "hostfile": exp.get("hostfile") or getattr(self._args, "hostfile", None),
-            **facts_of_deepspeed(self._files, exp["name"], identity["ds_config"], launcher_args),
-            "result_dir": exp["result_dir"],
-        }
-
-    def _launch(self, exp: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
-        return _launch_of(self._args, self._pool, exp.get("hostfile"))
-
-    def _identity(self, exp: Mapping[str, Any]) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What identifies a run, as JSON reads it back."""
-        ds_config: dict[str, Any] = copy.deepcopy(exp["ds_config"])
-        metrics, info = self._figures(exp)
-        if isinstance(ds_config.get(SECTION), dict):
-            ds_config[SECTION]["metric_path"] = metrics
-        if _is_profile(exp):
-            ds_config[SECTION]["model_info_path"] = info
-        launch, options = self._launch(exp)
-        by_file = options["config_as"] == "file" or not fits_argument(ds_config)
-        path = self._files.result(exp["name"], "ds_config.json") if by_file else ""
+        ds_config: dict[str, Any] = copy.deepcopy(self._exp["ds_config"])
+        if self._is_tuned:
+            ds_config[SECTION]["metric_path"] = self._metrics
+        if self._profiles:
+            ds_config[SECTION]["model_info_path"] = self._info
+        by_file = self._options["config_as"] == "file" or not fits_argument(ds_config)
+        path = self._file("ds_config.json") if by_file else ""
         return {
             "ds_config": ds_config,
-            "num_nodes": exp["num_nodes"],
-            "num_gpus": exp["num_gpus"],
-            "user_script": launch.script,
+            "num_nodes": self._exp["num_nodes"],
+            "num_gpus": self._exp["num_gpus"],
+            "user_script": self._launch.script,
             "user_args": list(experiment_args(self._args.user_args, ds_config, self._mappings, path=path)),
-            "experiment_limit": options["experiment_limit"],
+            "experiment_limit": self._options["experiment_limit"],
         }
 
-    def _figures(self, exp: Mapping[str, Any]) -> tuple[str, str]:
-        """The files that DeepSpeed writes: (its figures, what it found about the model)."""
-        given = _section(exp) or {}
-        return (
-            os.path.abspath(given.get("metric_path") or self._files.result(exp["name"], "metrics.json")),
-            os.path.abspath(given.get("model_info_path") or self._files.result(exp["name"], "model_info.json")),
-        )
+    def judge(self, end: End) -> TrialResult:
+        """The result of a run that has ended."""
+        return diagnose(end, *self._read(), tail(self._file("stderr.log")))
 
-    def started(self, name: str, reservation: SlotReservation) -> None:
-        """Do nothing: no watcher shows the start."""
+    def figures(self) -> Mapping[str, float]:
+        """The figures that DeepSpeed measured; empty if none."""
+        return read_metrics(self._metrics).values
 
-    # -- after ---------------------------------------------------------------------------------------
+    def _read(self) -> tuple[Mapping[str, float], str]:
+        """(figures, why they are missing). Without an ``autotuning`` section none are expected."""
+        if self._profiles:
+            info = read_model_info(self._info)
+            return {"num_params": float(info.params or 0)}, info.reason
+        if not self._is_tuned:
+            return {}, ""
+        metrics = read_metrics(self._metrics)
+        return metrics.values, metrics.reason
 
-    def judge(self, name: str, end: End) -> TrialResult:
-        """Read the figures of a run that has ended, and decide its result."""
-        figures, reason = self._read(self._exps[name])
-        return diagnose(end, figures, reason, tail(self._files.result(name, "stderr.log")))
-
-    def settling(self, reservation: SlotReservation, end: End) -> float:
-        """Seconds until a run has certainly left nothing on other nodes."""
-        launch, _ = _launch_of(self._args, self._pool)
-        self.lingering = launch.settling(reservation, end.report)
-        return self.lingering
-
-    def ended(self, name: str, result: TrialResult, *, again: bool) -> None:
-        """Report an experiment, unless it was queued for another attempt."""
-        if not again:
-            self._on_end(self._exps[name], result)
-
-    def earlier(self, exp: dict[str, Any]) -> TrialResult | None:
-        """The result of this experiment from an earlier process; None if it is to be run.
+    def earlier(self) -> TrialResult | None:
+        """The result of an earlier process; None if the experiment is to be run.
 
         An experiment without figures is run again, as in DeepSpeed: they may have been deleted.
         """
-        identity = self._identity(exp)
-        written = read_report(self._files.result(exp["name"], "exp.json")) or {}
-        report = read_report(self._files.result(exp["name"], "outcome.json"))
+        identity, written = self._identity(), read_report(self._file("exp.json")) or {}
+        report = read_report(self._file("outcome.json"))
         if report is None and "slots" not in written:
-            return self._of_deepspeed(exp, identity, written)
+            return self._of_deepspeed(identity, written)
         report = report or {}
         code, seconds = report.get("exit_code"), report.get("seconds")
         if not isinstance(code, int) or not isinstance(seconds, (int, float)):
             return None
         if any(written.get(key) != value for key, value in identity.items()):
             return None
-        self.add(exp)
-        result = self.judge(exp["name"], End(exit_code=code, report=report, seconds=float(seconds), stopped=False))
+        result = self.judge(End(exit_code=code, report=report, seconds=float(seconds), stopped=False))
         return result if result.counts and result.cause != "no metric" else None
 
-    def _of_deepspeed(
-        self, exp: Mapping[str, Any], identity: Mapping[str, Any], written: Mapping[str, object]
-    ) -> TrialResult | None:
+    def _of_deepspeed(self, identity: Mapping[str, Any], written: Mapping[str, object]) -> TrialResult | None:
         """The result in a folder that DeepSpeed's own scheduler made; None if the experiment is to be run.
 
         By DeepSpeed's rule: it is run again if Ctrl+C interrupted it, or if it left neither an error nor a figure.
         """
         ours, theirs = (_without_section(each.get("ds_config")) for each in (identity, written))
-        alike = all(written.get(key) == exp[key] for key in ("num_nodes", "num_gpus")) and ours == theirs
-        if not alike or not os.path.exists(self._files.result(exp["name"], "stderr.log")):
+        alike = all(written.get(key) == identity[key] for key in ("num_nodes", "num_gpus")) and ours == theirs
+        if not alike or not os.path.exists(self._file("stderr.log")):
             return None
-        stderr = tail(self._files.result(exp["name"], "stderr.log"))
+        stderr = tail(self._file("stderr.log"))
         if "KeyboardInterrupt" in stderr:
             return None
-        if any(self._read(exp)[0].values()):
+        if any(self._read()[0].values()):
             return TrialResult(cause="ok")
         error = re.search(r"[Ee]rror:? *(.*)|ERROR:? *(.*)", stderr)
         return error and TrialResult(cause="failed", reason=(error[1] or error[2] or "").strip() or "error")
-
-    def figures(self, exp: Mapping[str, Any]) -> dict[str, float]:
-        """The figures that DeepSpeed measured; empty if none."""
-        return read_metrics(self._figures(exp)[0]).values
-
-    def _read(self, exp: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-        """(figures, why they are missing). Without an ``autotuning`` section none are expected."""
-        if _is_profile(exp):
-            info = read_model_info(self._figures(exp)[1])
-            return {"num_params": float(info.params or 0)}, info.reason
-        if _section(exp) is None:
-            return {}, ""
-        metrics = read_metrics(self._figures(exp)[0])
-        return metrics.values, metrics.reason
 
 
 def _error_of(result: TrialResult) -> str | None:
@@ -688,14 +603,3 @@ def _error_of(result: TrialResult) -> str | None:
 def _without_section(ds_config: object) -> object:
     """A configuration without its ``autotuning`` section, in which the paths of the figures differ."""
     return {key: value for key, value in ds_config.items() if key != SECTION} if isinstance(ds_config, dict) else None
-
-
-def _section(exp: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The ``autotuning`` section of its configuration."""
-    section = exp["ds_config"].get(SECTION)
-    return section if isinstance(section, dict) else None
-
-
-def _is_profile(exp: Mapping[str, Any]) -> bool:
-    info = (_section(exp) or {}).get("model_info")
-    return isinstance(info, dict) and info.get("profile") is True

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.deepspeed.scheduler import Node, Reservation, ResourceManager, _Experiments, clean_up, run_experiment
+from bireme.deepspeed.scheduler import Node, Reservation, ResourceManager, clean_up, run_experiment
 from bireme.errors import BiremeError, UnfitError
 from bireme.tune.execution.executor import Executor
 from bireme.tune.store.journal import Journal
@@ -362,7 +362,7 @@ def test_nor_does_clean_up(make: Made):
 @pytest.mark.timeout(60)
 def test_a_signal_while_an_end_is_told_waits_until_it_was(make: Made, monkeypatch):
     """In the midst of it, it would leave an experiment that neither runs nor has ended, for which all would wait."""
-    judge = _Experiments.judge
+    judge = ResourceManager.judge
 
     def interrupted(self, name, end):
         os.kill(os.getpid(), signal.SIGINT)
@@ -373,7 +373,7 @@ def test_a_signal_while_an_end_is_told_waits_until_it_was(make: Made, monkeypatc
     manager.schedule_experiments([make.exp("one")])
     exp = manager.experiment_queue[0]
     manager.run_job(exp, manager.resource_request(exp))
-    monkeypatch.setattr(_Experiments, "judge", interrupted)
+    monkeypatch.setattr(ResourceManager, "judge", interrupted)
     with pytest.raises(KeyboardInterrupt):
         manager.experiment_check()
     assert signal.getsignal(signal.SIGINT) is handler

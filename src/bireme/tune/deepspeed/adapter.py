@@ -17,7 +17,7 @@ from bireme.errors import BadInputError, few
 from bireme.resources import extension_locks
 from bireme.tune.deepspeed.command import experiment_args, find_config, fits_argument, real_job
 from bireme.tune.deepspeed.config import SECTION, Document, check_config, read_config
-from bireme.tune.deepspeed.files import LOCK, REPEATED, StudyFiles, facts_of_deepspeed, sweep
+from bireme.tune.deepspeed.files import LOCK, REPEATED, StudyFiles, sweep
 from bireme.tune.deepspeed.results import (
     METRICS,
     PROFILE,
@@ -208,11 +208,9 @@ class DeepSpeedStudy(Adapter):
         width = {"num_nodes": shape.nodes, "num_gpus": shape.slots}
         if REPEATED not in name:
             self._files.write_experiment(name, ds_config, **width)
-        facts = facts_of_deepspeed(self._files, name, ds_config, words[: len(words) - len(args) - 1])
         number = self._numbers.setdefault(name, len(self._numbers))
-        self._files.write_start(
-            name, ds_config, ("bireme", "run", *words), exp_id=number, **width, **facts, slots=reservation.include()
-        )
+        slots = reservation.include()
+        self._files.write_start(name, ds_config, words, args, exp_id=number, **width, slots=slots)
         return self._request(name, words).replace(is_measured=lambda: self._is_measured(name), every=_EVERY)
 
     def ds_config(self, trial: Trial, path: str) -> dict[str, object]:

@@ -160,19 +160,35 @@ class StudyFiles(Value):
         write_json(path, {"name": name, "ds_config": ds_config, **facts})
         return path
 
-    def write_start(self, name: str, ds_config: Mapping[str, object], command: Sequence[str], **facts: object) -> None:
+    def write_start(
+        self, name: str, ds_config: Mapping[str, object], words: Sequence[str], args: Sequence[str], **facts: object
+    ) -> None:
         """Write the files of an experiment's folder before its start, and remove those of an earlier run.
 
         Args:
-            facts: further keys of ``exp.json``.
+            words: what follows ``bireme run``; the script and its arguments ``args`` are the last.
+            facts: further keys of ``exp.json``, which gets those that DeepSpeed's scheduler writes too.
         """
         make_folder(self.result(name))
         for file in ("metrics.json", "model_info.json", "stdout.log", "stderr.log"):
             drafts.remove(self.result(name, file))
-        write_json(self.result(name, "ds_config.json"), ds_config)
-        facts = {"name": name, "ds_config": ds_config, **facts}  # may contain the script's arguments
-        write_json(self.result(name, "exp.json"), facts, mode=PRIVATE)
-        write_command(self.result(name, "cmd.txt"), command)
+        path, launcher_args = self.result(name, "ds_config.json"), words[: len(words) - len(args) - 1]
+        port = dict(pairwise(launcher_args)).get("--master_port")
+        facts = {
+            "name": name,
+            "ds_config": ds_config,
+            "result_dir": self.result(name),
+            "master_port": None if port is None else int(port),  # None: the run finds a free one
+            "launcher_args": list(launcher_args),
+            "user": get_user(),
+            "job_id": get_job_id(),
+            "ds_config_path": path,
+            "ds_config_base64": encoded(ds_config),
+            **facts,
+        }
+        write_json(path, ds_config)
+        write_json(self.result(name, "exp.json"), facts, mode=PRIVATE)  # may contain the script's arguments
+        write_command(self.result(name, "cmd.txt"), ("bireme", "run", *words))
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -185,27 +201,6 @@ class StudyFiles(Value):
         """Write the best configuration without its ``autotuning`` section, and the command of the real job."""
         write_json(self.best_config, {key: value for key, value in ds_config.items() if key != SECTION})
         write_command(os.path.join(self.results_dir, BEST_COMMAND), command)
-
-
-def facts_of_deepspeed(
-    files: StudyFiles, name: str, ds_config: Mapping[str, object], launcher_args: Sequence[str]
-) -> dict[str, object]:
-    """The other keys of ``exp.json`` that DeepSpeed's scheduler writes.
-
-    Args:
-        launcher_args: the command of the run up to the script.
-    """
-    given = dict(pairwise(launcher_args))
-    port = given.get("--master_port")
-    return {
-        "result_dir": files.result(name),
-        "master_port": None if port is None else int(port),  # None: the run finds a free one
-        "launcher_args": list(launcher_args),
-        "user": get_user(),
-        "job_id": get_job_id(),
-        "ds_config_path": files.result(name, "ds_config.json"),
-        "ds_config_base64": encoded(ds_config),
-    }
 
 
 def get_job_id() -> str:

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from bireme import isolated
 from bireme.logs.lines import SINCE
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.launch import Launch
@@ -237,15 +236,9 @@ class Adapter(ABC):
         return (*sent, *(word for path in inside for word in ("--fetch", f"{glob.escape(path)}:{folder}")))
 
     def _request(self, name: str, words: Sequence[str]) -> LaunchRequest:
-        return LaunchRequest(
-            argv=isolated.command("bireme", "run", *words),
-            env={**self.setting.environ, SINCE: repr(time.monotonic())},
-            cwd=os.getcwd(),
-            stdout=self._file(name, "stdout.log"),
-            stderr=self._file(name, "stderr.log"),
-            report=self._file(name, "outcome.json"),
-            grace=self.setting.launch.grace,
-        )
+        environ = {**self.setting.environ, SINCE: repr(time.monotonic())}
+        grace = self.setting.launch.grace
+        return LaunchRequest.of_run(words, environ, lambda file: self._file(name, file), grace=grace)
 
     def settling(self, reservation: SlotReservation, end: End) -> float:
         """Seconds until a run has certainly left nothing on other nodes."""

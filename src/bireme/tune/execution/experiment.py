@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
-from bireme import drafts, jsontext
+from bireme import drafts, isolated, jsontext
 from bireme.errors import BiremeError
 from bireme.loop import Loop, Timer
 from bireme.process import guardian
@@ -52,6 +52,21 @@ class LaunchRequest(Value):
     is_measured: Callable[[], bool] | None = None
     prune_reason: Callable[[float], str] | None = None
     every: float = 5.0
+
+    @classmethod
+    def of_run(
+        cls, words: Sequence[str], environ: Mapping[str, str], file: Callable[[str], str], *, grace: float
+    ) -> LaunchRequest:
+        """``bireme run WORDS``; ``file`` returns the path of one of the experiment's files."""
+        return cls(
+            argv=isolated.command("bireme", "run", *words),
+            env=dict(environ),
+            cwd=os.getcwd(),
+            stdout=file("stdout.log"),
+            stderr=file("stderr.log"),
+            report=file("outcome.json"),
+            grace=grace,
+        )
 
 
 class End(Value):

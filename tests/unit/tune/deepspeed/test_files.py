@@ -46,20 +46,23 @@ def test_an_experiment(files):
 
 
 def test_a_start(files):
-    files.write_start("z0", {"a": 1}, ["bireme", "run", "it's.py"], include="n:0")
+    words = ["--include", "n:0", "--master_port", "7", "it's.py", "--x"]
+    files.write_start("z0", {"a": 1}, words, ["--x"], include="n:0")
     with open(files.result("z0", "cmd.txt")) as file:
-        assert shlex.split(file.read()) == ["bireme", "run", "it's.py"]
+        assert shlex.split(file.read()) == ["bireme", "run", *words]
     with open(files.result("z0", "ds_config.json")) as file:
         assert json.load(file) == {"a": 1}
     with open(files.result("z0", "exp.json")) as file:
-        assert json.load(file) == {"name": "z0", "ds_config": {"a": 1}, "include": "n:0"}
+        exp = json.load(file)
+    assert exp.items() >= {"name": "z0", "ds_config": {"a": 1}, "include": "n:0"}.items()
+    assert (exp["launcher_args"], exp["master_port"]) == (words[:4], 7)
 
 
 def test_a_start_leaves_nothing_of_an_earlier_run(files):
-    files.write_start("z0", {}, ["x"])
+    files.write_start("z0", {}, ["x"], [])
     for name in ("metrics.json", "stderr.log"):
         write_text(files.result("z0", name), "{}")
-    files.write_start("z0", {}, ["x"])
+    files.write_start("z0", {}, ["x"], [])
     assert sorted(os.listdir(files.result("z0"))) == ["cmd.txt", "ds_config.json", "exp.json"]
 
 
@@ -74,7 +77,7 @@ def test_the_best(files):
 def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):
     before = os.umask(0o022)
     try:
-        files.write_start("z0", {}, ["bireme", "run", "--export", "TOKEN=secret"])
+        files.write_start("z0", {}, ["--export", "TOKEN=secret"], [])
         files.write_best({}, ["bireme", "run", "--export", "TOKEN=secret"])
     finally:
         os.umask(before)
@@ -92,7 +95,7 @@ def test_commands_may_hold_secrets_and_are_for_the_user_alone(files):
 
 def test_clearing_leaves_what_is_not_ours(files, tmp_path):
     files.write_experiment("z0", {})
-    files.write_start("z0", {}, ["x"])
+    files.write_start("z0", {}, ["x"], [])
     files.write_experiment("mine", {})
     files.write_best({}, ["x"])
     (tmp_path / "results" / "mine").mkdir()
@@ -110,7 +113,7 @@ def test_clearing_what_is_not_there(tmp_path):
 
 def test_moving_aside_leaves_what_is_not_ours_and_the_command_names_the_moved_configuration(files, tmp_path):
     files.write_experiment("z0", {})
-    files.write_start("z0", {}, ["x"])
+    files.write_start("z0", {}, ["x"], [])
     files.write_best({}, ["bireme", "run", "a b.py", "--deepspeed_config", files.best_config])
     (tmp_path / "results" / "notes.txt").touch()
     assert not files.empty and files.first_free() == 1
@@ -170,7 +173,7 @@ def test_what_killed_processes_have_left_is_swept_away(files, tmp_path):
 def test_a_repeated_run_lies_apart_and_moves_with_its_study(files, tmp_path):
     """Who reads ``*/metrics.json`` finds one result for each configuration."""
     name = "z0_gas1_tmbspg1@round1"
-    files.write_start(name, {}, ["bireme"])
+    files.write_start(name, {}, ["x"], [])
     draft = tmp_path / "results" / "confirmation" / name / "cmd.txt.4194305.0123456789ab.tmp"
     draft.touch()
     sweep(files)

@@ -162,7 +162,7 @@ def test_what_was_being_moved_when_the_tuner_was_killed_goes_to_the_same_folders
 def test_results_of_another_program_are_moved_too(folder):
     """Those of DeepSpeed's own tuner, which leaves no journal."""
     folder.files.write_experiment("z0", {})
-    folder.files.write_start("z0", {}, ["x"])
+    folder.files.write_start("z0", {}, ["x"], [])
     past, (note,) = folder.resume()
     assert past == [] and note.endswith(f"{folder.files.results_dir}.1")
     assert os.path.exists(f"{folder.files.beside(1).result('z0')}/exp.json")
