@@ -498,7 +498,7 @@ class AgentMachine(Machine):
             accelerator="cpu",
             slots=tuple(map(str, range(node.slots))),
             cores=8,
-            temporary="/nonexistent",
+            temporary="/nonexistent/bireme",
         )
         return Examination(facts, tuple(map(BadInputError, node.unfit)), environ)
 

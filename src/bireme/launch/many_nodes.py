@@ -73,7 +73,8 @@ def preview(
 def plan(spec: JobSpec, nodes: Nodes) -> Sketch:
     """The start plan as far as it is known before connecting."""
     active = {name: nodes.slots[name] or (ONLY_NODES_KNOW,) for name in of_the_first_epoch(spec, nodes).names}
-    facts = NodeFacts(hostname="", accelerator=spec.accelerator, temporary=ONLY_NODES_KNOW, omp_threads_set=True)
+    temporary = f"{ONLY_NODES_KNOW}/bireme"
+    facts = NodeFacts(hostname="", accelerator=spec.accelerator, temporary=temporary, omp_threads_set=True)
     addr = spec.master_addr or ONLY_NODES_KNOW
     job = job_facts(spec, facts, addr, declared=False, job_id=ONLY_NODES_KNOW)
     return sketch(spec, active, job, lambda name: facts.replace(hostname=name, interpreter=_interpreter(spec, name)))

@@ -19,7 +19,6 @@ from bireme.job import DEFAULT_PORT
 from bireme.launch import many_nodes
 from bireme.launch.one_machine import LocalCrew
 from bireme.node import activation
-from bireme.node.examination import temporary_directory
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
 from bireme.resources import devices, program
 from bireme.runner import session
@@ -47,14 +46,13 @@ def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) 
     allocation = cluster_job.new_allocation(backend, environ, spec.job_name)
     argv = command(spec, environ, nodes, launcher, executable, allocation)
     worker = WorkerPlan(rank=0, local_rank=0, slot=launcher, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
-    error_dir = os.path.join(temporary_directory(environ), f"bireme-{os.urandom(6).hex()}")
-    job_id, runner = os.path.basename(error_dir), os.getpid()
+    job_id, runner = f"bireme-{os.urandom(6).hex()}", os.getpid()
     node = NodePlan(
         host=launcher,
         node_rank=0,
         cwd=os.getcwd(),
         env={"BIREME_JOB": job_id},
-        error_dir=error_dir,
+        error_dir="",
         workers=(worker,),
     )
     plan = StartPlan(

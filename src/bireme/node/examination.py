@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.node import activation
+from bireme.node import activation, error_folder
 from bireme.planning.environment import NodeFacts
 from bireme.resources import cores, devices, program
 from bireme.value import Value
@@ -83,7 +83,7 @@ def examine(
             facts["cores"] = cores.usable()
     except BiremeError as error:
         problems.append(error)
-    facts |= {"omp_threads_set": "OMP_NUM_THREADS" in environ, "temporary": temporary_directory(environ)}
+    facts |= {"omp_threads_set": "OMP_NUM_THREADS" in environ, "temporary": error_folder.beginning(environ)}
     return Examination(NodeFacts(**facts), tuple(problems), environ, tuple(notes))
 
 
@@ -106,11 +106,3 @@ def working_directory() -> str:
 def short_hostname() -> str:
     """This machine's name, as shown before every line of output."""
     return os.uname().nodename.partition(".")[0]
-
-
-def temporary_directory(environ: Mapping[str, str]) -> str:
-    """The directory for temporary files, without importing ``tempfile``, which is slow."""
-    for path in (environ.get("TMPDIR", ""), "/tmp", "."):
-        if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
-            return os.path.abspath(path)
-    return "/tmp"

@@ -10,6 +10,7 @@ import os
 
 from bireme import signal_numbers as signal
 from bireme.logs.rankfiles import RankFiles
+from bireme.node import error_folder
 from bireme.node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
 from bireme.planning.environment import JOB_NAME, MARK
 from bireme.process import kernel
@@ -102,6 +103,7 @@ class NodePart:
         self._guardian: Handle | None = None
         self._patience: Timer | None = None  # with a guardian that is to end by itself
         self._lost = False
+        self._error_folder = -1  # the descriptor that holds its lock
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
         self.killed = 0
@@ -160,14 +162,11 @@ class NodePart:
                 )
             )
 
-        def prepare() -> None:
-            os.mkdir(self._plan.error_dir, 0o700)
-            at_start()
-
+        self._error_folder = error_folder.make(self._plan.error_dir)
         self._guardian = self._tree.start(
             workers,
             keep=keep,
-            at_start=prepare,
+            at_start=at_start,
             at_loss=self._clean_up,
             files_limit=self._files_limit,
             farewell=self._farewell,
@@ -181,7 +180,7 @@ class NodePart:
     def _clean_up(self) -> None:
         """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
         self._at_loss()
-        _remove_flat_directory(self._plan.error_dir)
+        error_folder.remove(self._plan.error_dir)
 
     # -- streams ---------------------------------------------------------------------------------
 
@@ -409,7 +408,10 @@ class NodePart:
             self._input.close()
         if self._files is not None:
             self._files.close()
-        _remove_flat_directory(self._plan.error_dir)
+        error_folder.remove(self._plan.error_dir)
+        error_folder.remove_left_behind(self._plan.error_dir)
+        if self._error_folder >= 0:
+            os.close(self._error_folder)
 
 
 def _read_text(path: str) -> str:
@@ -419,19 +421,3 @@ def _read_text(path: str) -> str:
             return file.read(1 << 20)
     except OSError:
         return ""
-
-
-def _remove_flat_directory(path: str) -> None:
-    """Remove a directory that holds only files; symbolic links are not followed (``shutil`` is slow to import)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        for name in os.listdir(fd):
-            os.unlink(name, dir_fd=fd)
-        os.rmdir(path)
-    except OSError:
-        pass
-    finally:
-        os.close(fd)

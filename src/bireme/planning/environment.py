@@ -44,7 +44,7 @@ class NodeFacts(Value):
         slots: those that the job may use.
         cores: how many the ranks may use.
         bound: the cores to which each local rank is bound; empty if they are not bound.
-        temporary: its directory for temporary files.
+        temporary: what the path of the folder of error files begins with, before the job's id.
         addresses: those at which other nodes may reach it.
         port: the leased port of the rendezvous; 0: none was requested.
         own_name: the loopback address that its own name has there; "": it has another one.

@@ -6,8 +6,6 @@ no process and reads no files.
 
 from __future__ import annotations
 
-import os
-
 from bireme.errors import BadInputError
 from bireme.planning.environment import is_mig, node_environment, rank_environment, visible_devices
 from bireme.value import Value
@@ -49,7 +47,7 @@ class NodePlan(Value):
         node_rank: its number, from 0.
         cwd: the working directory of its ranks.
         env: the variables that are set for all of its ranks, in addition to the inherited ones.
-        error_dir: the directory of the ranks' traceback files.
+        error_dir: the folder of the ranks' error files; "": they have none.
         workers: its ranks.
         interpreter: the Python that runs them.
     """
@@ -166,7 +164,7 @@ def _node_plan(
     first_rank: int,
     env: Mapping[str, str],
 ) -> NodePlan:
-    error_dir = os.path.join(facts.temporary, f"bireme-{job.job_id}")
+    error_dir = f"{facts.temporary}-{job.job_id}"
     workers = []
     for local_rank, slot in enumerate(slots):
         rank, seen_rank = first_rank + local_rank, 0 if spec.virtual_local_rank else local_rank

@@ -56,7 +56,7 @@ def by_torchrun(plan: StartPlan, spec: JobSpec, interpreter: str, nodes: int) ->
     env = {name: value for name, value in node.env.items() if name not in _ITS_OWN}
     slots = ",".join(worker.slot for worker in node.workers)
     agent = WorkerPlan(rank=0, local_rank=0, slot=slots, argv=argv, env={"TORCHELASTIC_ERROR_FILE": os.devnull})
-    return plan.replace(world_size=1, nodes=(node.replace(env=env, workers=(agent,)),))
+    return plan.replace(world_size=1, nodes=(node.replace(env=env, error_dir="", workers=(agent,)),))
 
 
 def _rendezvous(plan: StartPlan, spec: JobSpec) -> tuple[str, ...]:

@@ -243,8 +243,10 @@ def test_a_tuner_that_dies_takes_stubborn_experiments_with_it(desk, alone, signu
 @pytest.mark.parametrize(
     "depth", [1, 2, pytest.param(3, marks=pytest.mark.slow)], ids=["its guardian", "the run", "the run's guardian"]
 )
-def test_what_carries_an_experiment_is_killed(desk, depth):
-    """It is started again, and what was left of it is gone before."""
+def test_what_carries_an_experiment_is_killed(desk, depth, tmp_path, monkeypatch):
+    """It is started again, and what was left of it is gone before, or at the end of the next one."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     desk.configure(ONE)
     process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--grace", "1"))
     begins(desk.folder / "ran", "0/4\n")
@@ -260,7 +262,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth):
     assert process.returncode == 0, err
     assert b"infrastructure: " in out and b"retrying" in out
     assert ends(desk) == {"z0_gas1_tmbspg4": "ok"}
-    assert desk.stage.left() == {}
+    assert desk.stage.left() == {} and os.listdir(tmp_path / "temporary") == []
 
 
 # -- ports ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ SPEC = JobSpec(Program("train.py", ("--lr", "1")))
 
 
 def facts(host="a", **more):
-    return NodeFacts(**{"hostname": host, "interpreter": "/bin/python", "cores": 16, "temporary": "/e", **more})
+    return NodeFacts(**{"hostname": host, "interpreter": "/bin/python", "cores": 16, "temporary": "/e/bireme", **more})
 
 
 def plan(active, spec=SPEC, job=CUDA, **more):
