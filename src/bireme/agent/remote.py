@@ -190,6 +190,7 @@ class RemoteAgent:
 
         self._tree = TreeTaker(self._loop, ask, self._environ, self._channel.send, self._on_tree)
         self._watch_runner()
+        self._channel.widen(incoming=True)
         self._tree.start()
 
     def _of_tree(self) -> TreeTaker:

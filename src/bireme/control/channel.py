@@ -117,12 +117,16 @@ class Channel:
             self._more = more
             self._loop.watch_write(self._write_fd, self._writable)
 
-    def widen(self) -> None:
-        """Let the kernel hold more of what is sent: a pipe that is filled and emptied in turns costs much CPU time."""
+    def widen(self, *, incoming: bool = False) -> None:
+        """Let the kernel hold more of what is sent: a pipe that is filled and emptied in turns costs much CPU time.
+
+        Args:
+            incoming: more of what comes, instead.
+        """
         import fcntl
 
         try:
-            fcntl.fcntl(self._write_fd, fcntl.F_SETPIPE_SZ, _WIDE)
+            fcntl.fcntl(self._read_fd if incoming else self._write_fd, fcntl.F_SETPIPE_SZ, _WIDE)
         except (OSError, AttributeError):  # a socket, or too many wide pipes already; macOS
             pass
 
