@@ -8,41 +8,9 @@ from __future__ import annotations
 
 import sys
 
+from bireme.control import messages
 from bireme.control.channel import Channel
 from bireme.control.frames import encode_output
-from bireme.control.messages import (
-    TO_AGENT,
-    Ask,
-    Credit,
-    Down,
-    Eof,
-    Fetch,
-    GuardianLost,
-    Hello,
-    InputTaken,
-    KillNow,
-    Message,
-    Output,
-    Over,
-    Piece,
-    Ping,
-    Pong,
-    Probe,
-    Probed,
-    Release,
-    Rested,
-    Resume,
-    Say,
-    Signalled,
-    SignalRanks,
-    Start,
-    Stop,
-    Suspend,
-    Taken,
-    Unfit,
-    Up,
-    Want,
-)
 from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
 from bireme.logs.rankfiles import prepare
@@ -50,7 +18,6 @@ from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.node.examination import short_hostname
 from bireme.node.part import NodePart
 from bireme.planning.environment import ELASTIC_MARK, NodeFacts, elastic_mark
-from bireme.resources import extension_locks
 from bireme.resources.addresses import own_addresses
 from bireme.resources.devices import usable_slots
 from bireme.resources.own_name import socket_interfaces
@@ -74,11 +41,14 @@ if TYPE_CHECKING:
     State: TypeAlias = Literal["new", "asked", "started"]
 
 _SIGNALS = (*STOP_SIGNALS, *RELAYED_SIGNALS)
-_ALWAYS = frozenset({Ping, Release, KillNow, SignalRanks, Suspend, Resume})
-MAY_HEAR: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
-    "new": frozenset({Ask}),
-    "asked": _ALWAYS | {Probe, Start, Piece},
-    "started": _ALWAYS | {Stop, Credit, Output, Fetch, Want, Taken},
+_ALWAYS = frozenset(
+    {messages.Ping, messages.Release, messages.KillNow, messages.SignalRanks, messages.Suspend, messages.Resume}
+)
+MAY_HEAR: Mapping[State, frozenset[type[messages.Frame]]] = {
+    "new": frozenset({messages.Ask}),
+    "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece},
+    "started": _ALWAYS
+    | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
@@ -108,7 +78,7 @@ class RemoteAgent:
             self._loop,
             read_fd,
             write_fd,
-            TO_AGENT,
+            messages.TO_AGENT,
             on_frame=self._on_frame,
             on_end=lambda _: self._cut_off(),
             on_violation=self._on_violation,
@@ -116,23 +86,23 @@ class RemoteAgent:
             early=early,
         )
         self._state: State = "new"
-        self._handlers: Mapping[type[Message | Output | Piece], Callable[[Any], None]] = {
-            Ask: self._on_ask,
-            Probe: self._on_probe,
-            Start: self._on_start,
-            Stop: self._on_stop,
-            KillNow: self._on_kill_now,
-            SignalRanks: self._on_signal_ranks,
-            Suspend: self._on_suspend,
-            Resume: self._on_resume,
-            Credit: self._on_credit,
-            Output: self._on_stdin,
-            Ping: lambda ping: self._channel.send(Pong(sent=ping.sent, now=self._loop.now())),
-            Release: lambda _: self._loop.stop(),
-            Piece: lambda piece: self._of_tree().take(piece.data),
-            Fetch: self._on_fetch,
-            Want: lambda want: self._of_fetch().want(want),
-            Taken: lambda taken: self._of_fetch().grant(taken.size),
+        self._handlers: Mapping[type[messages.Frame], Callable[[Any], None]] = {
+            messages.Ask: self._on_ask,
+            messages.Probe: self._on_probe,
+            messages.Start: self._on_start,
+            messages.Stop: self._on_stop,
+            messages.KillNow: self._on_kill_now,
+            messages.SignalRanks: self._on_signal_ranks,
+            messages.Suspend: self._on_suspend,
+            messages.Resume: self._on_resume,
+            messages.Credit: self._on_credit,
+            messages.Output: self._on_stdin,
+            messages.Ping: lambda ping: self._channel.send(messages.Pong(sent=ping.sent, now=self._loop.now())),
+            messages.Release: lambda _: self._loop.stop(),
+            messages.Piece: lambda piece: self._of_tree().take(piece.data),
+            messages.Fetch: self._on_fetch,
+            messages.Want: lambda want: self._of_fetch().want(want),
+            messages.Taken: lambda taken: self._of_fetch().grant(taken.size),
         }
         self._loop.on_signals(_SIGNALS, self._on_signal)
         self._spec: JobSpec | None = None
@@ -164,23 +134,23 @@ class RemoteAgent:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: Message | Output | Piece) -> None:
+    def _on_frame(self, frame: messages.Frame) -> None:
         self._silence.broken(self._loop.now())
         if type(frame) not in MAY_HEAR[self._state]:
             raise ProtocolError(f"it sent {type(frame).__name__} to an agent that is {self._state}")
-        if isinstance(frame, (Ask, Start)):
-            self._state = "asked" if isinstance(frame, Ask) else "started"
+        if isinstance(frame, (messages.Ask, messages.Start)):
+            self._state = "asked" if isinstance(frame, messages.Ask) else "started"
         try:
             self._handlers[type(frame)](frame)
         except BiremeError as error:
-            self._channel.send(Unfit(problems=(str(error),)))
+            self._channel.send(messages.Unfit(problems=(str(error),)))
 
     def _on_violation(self, what: str) -> None:
         """The runner broke the protocol: treat it as lost."""
         sys.stderr.write(f"bireme: the runner broke the protocol: {what}\n")
         self._cut_off()
 
-    def _on_ask(self, ask: Ask) -> None:
+    def _on_ask(self, ask: messages.Ask) -> None:
         """Get the copy of the tree, if the ranks run in one; run the preflight and answer with its result."""
         self._heartbeat = ask.heartbeat
         if ask.tree is None:
@@ -198,13 +168,13 @@ class RemoteAgent:
             raise ProtocolError("it spoke of a tree that it has not offered")
         return self._tree
 
-    def _on_tree(self, ask: Ask, problem: str) -> None:
+    def _on_tree(self, ask: messages.Ask, problem: str) -> None:
         try:
             self._examine(ask, problem)
         except BiremeError as error:
-            self._channel.send(Unfit(problems=(str(error),)))
+            self._channel.send(messages.Unfit(problems=(str(error),)))
 
-    def _examine(self, ask: Ask, problem: str = "") -> None:
+    def _examine(self, ask: messages.Ask, problem: str = "") -> None:
         spec = self._spec = ask.spec
         kept = {name: value for name, value in self._environ.items() if not name.startswith(ask.unset)}
         environ = {**kept, **ask.exports}
@@ -236,16 +206,16 @@ class RemoteAgent:
             except BiremeError as error:
                 problems.append(str(error))
         earlier = self._machine.count_marked(ELASTIC_MARK, elastic_mark(spec.run_id, ask.name)) if spec.elastic else 0
-        self._channel.send(Hello(**vars(facts), problems=tuple(problems), earlier=earlier))
+        self._channel.send(messages.Hello(**vars(facts), problems=tuple(problems), earlier=earlier))
         self._silence.broken(self._loop.now())  # an environment script may have taken long
         self._watch_runner()
 
-    def _on_probe(self, probe: Probe) -> None:
+    def _on_probe(self, probe: messages.Probe) -> None:
         """Report which addresses of the first node can be reached from here."""
         found = self._machine.reachable(probe.addresses, probe.port, min(3.0, self._heartbeat / 3))
-        self._channel.send(Probed(reachable=tuple(found)))
+        self._channel.send(messages.Probed(reachable=tuple(found)))
 
-    def _on_start(self, start: Start) -> None:
+    def _on_start(self, start: messages.Start) -> None:
         spec = self._spec
         assert spec is not None
         if self._channel.is_ending:
@@ -268,52 +238,50 @@ class RemoteAgent:
             rest=start.rest,
             log_dir=prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None,
         )
-        for text in extension_locks.warnings(self._environ_for_ranks):
-            self._channel.send(Say(level="warning", text=text))
 
         def stdin(rank: int, null: int) -> int:
-            return part.add_input(lambda: self._channel.send(InputTaken())) if spec.gives_stdin(rank) else null
+            return part.add_input(lambda: self._channel.send(messages.InputTaken())) if spec.gives_stdin(rank) else null
 
         part.fork(environ, stdin, keep=keep)
         self._part = part
 
-    def _on_stop(self, stop: Stop) -> None:
+    def _on_stop(self, stop: messages.Stop) -> None:
         if self._part is not None:
             self._part.stop(stop.signum)
         else:  # it could not be started
-            self._channel.send(Over(killed=0, stuck=()))
+            self._channel.send(messages.Over(killed=0, stuck=()))
 
-    def _on_kill_now(self, _: KillNow) -> None:
+    def _on_kill_now(self, _: messages.KillNow) -> None:
         if self._part is not None:
             self._part.kill_now()
 
-    def _on_signal_ranks(self, signal_ranks: SignalRanks) -> None:
+    def _on_signal_ranks(self, signal_ranks: messages.SignalRanks) -> None:
         if self._part is not None:
             self._part.signal_ranks(signal_ranks.signum)
 
-    def _on_stdin(self, chunk: Output) -> None:
+    def _on_stdin(self, chunk: messages.Output) -> None:
         if self._part is not None:
             self._part.write_input(chunk.data)
 
-    def _on_suspend(self, _: Suspend) -> None:
+    def _on_suspend(self, _: messages.Suspend) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()  # the runner is suspended and will be silent
             self._watchdog = None
         if self._part is not None:
             self._part.suspend()
 
-    def _on_resume(self, _: Resume) -> None:
+    def _on_resume(self, _: messages.Resume) -> None:
         if self._watchdog is None:
             self._watch_runner()
         if self._part is not None:
             self._part.resume()
 
-    def _on_credit(self, credit: Credit) -> None:
+    def _on_credit(self, credit: messages.Credit) -> None:
         self._window += credit.size
         if self._window > 0 and self._part is not None:
             self._part.release_output()
 
-    def _on_fetch(self, fetch: Fetch) -> None:
+    def _on_fetch(self, fetch: messages.Fetch) -> None:
         """Look for files that the job brings home, now that its ranks have ended."""
         if self._plan is None or self._part is None or not self._part.gone or self._sender is not None:
             raise ProtocolError("it asked for files while ranks were running, or twice")
@@ -364,7 +332,7 @@ class RemoteAgent:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
-        self._channel.send(Signalled(signum=int(signum), when=self._loop.now()))
+        self._channel.send(messages.Signalled(signum=int(signum), when=self._loop.now()))
         if self._part is None:
             self._loop.stop()
         else:
@@ -374,11 +342,11 @@ class RemoteAgent:
 
     def up(self, rank: int, pid: int, when: float) -> None:
         """Report that a rank was started."""
-        self._channel.send(Up(rank=rank, pid=pid, when=when))
+        self._channel.send(messages.Up(rank=rank, pid=pid, when=when))
 
     def down(self, end: RankEnd, when: float) -> None:
         """Report that a rank has ended."""
-        self._channel.send(Down(end=end, when=when))
+        self._channel.send(messages.Down(end=end, when=when))
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
         """Send output, as much as the runner has given credit for; then the ranks wait."""
@@ -391,23 +359,23 @@ class RemoteAgent:
 
     def rested(self, rank: int, number: int) -> None:
         """Report that a rank has paused in a line."""
-        self._channel.send(Rested(rank=rank, number=number))
+        self._channel.send(messages.Rested(rank=rank, number=number))
 
     def eof(self, rank: int, number: int) -> None:
         """Report the end of a stream."""
-        self._channel.send(Eof(rank=rank, number=number))
+        self._channel.send(messages.Eof(rank=rank, number=number))
 
-    def complain(self, text: str) -> None:
-        """Have an error shown."""
-        self._channel.send(Say(level="error", text=text))
+    def say(self, level: str, text: str) -> None:
+        """Have a line shown."""
+        self._channel.send(messages.Say(level=level, text=text))
 
     def guardian_lost(self, pid: int) -> None:
         """Report that the guardian was killed."""
-        self._channel.send(GuardianLost(pid=pid, when=self._loop.now()))
+        self._channel.send(messages.GuardianLost(pid=pid, when=self._loop.now()))
 
     def unfit(self, reason: str) -> None:
         """Report why a rank could not be started."""
-        self._channel.send(Unfit(problems=(reason,)))
+        self._channel.send(messages.Unfit(problems=(reason,)))
 
     def gone(self) -> None:
         """Wait for the rest of the output."""
@@ -417,4 +385,4 @@ class RemoteAgent:
         if self._cut or self._part is None:
             self._loop.stop()
         else:
-            self._channel.send(Over(killed=self._part.killed, stuck=self._part.stuck))
+            self._channel.send(messages.Over(killed=self._part.killed, stuck=self._part.stuck))

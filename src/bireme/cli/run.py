@@ -103,9 +103,9 @@ def _report_place(path: str | None) -> str:
 
 
 def _run_job(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
-    from bireme.api import run_command
+    from bireme.launch import placement
 
-    outcome = run_command(spec, on_restart=_say_restart, on_change=_say_change)
+    outcome = placement.launch(spec, on_restart=_say_restart, on_change=_say_change)
     at_end(outcome)  # first: the reader of our stderr may be stalled
     report(outcome)
     if outcome.history:
@@ -167,10 +167,10 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
-    from bireme.api import preview
     from bireme.cli import dry_run
+    from bireme.launch import placement
 
-    plan, commands = preview(spec)
+    plan, commands = placement.preview(spec)
     for piece in dry_run.as_json(plan, commands) if as_json else (dry_run.as_text(plan, commands),):
         show(piece)
     return OK

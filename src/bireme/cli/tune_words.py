@@ -8,7 +8,6 @@ import shutil
 from bireme.cli.job_options import job_spec, refuse_duplicate_starts, tuning_width
 from bireme.cli.parser import Parsed, enter, parse
 from bireme.errors import BadInputError
-from bireme.node import activation
 from bireme.options.table import OPTIONS, select
 from bireme.resources import program
 from bireme.tune.execution.adapter import Setting
@@ -175,7 +174,7 @@ def program_study(parsed: Parsed, environ: Mapping[str, str], declaration: Decla
     spec = program.recognized(job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None})))
     refuse_duplicate_starts(spec, environ)
     study = StudySpec.of(options, spec.program.args, declaration)
-    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+    program.check(spec, environ)
     if spec.program.kind == "exec":  # also if it was only found to be an executable file of another language
         parsed = parsed.replace(options={**options, "no_python": True})
     setting = make_setting(parsed, spec, environ)
@@ -215,7 +214,7 @@ def deepspeed_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStud
     spec = job_spec(parsed.replace(options={**options, "num_nodes": None, "num_gpus": None}))
     refuse_duplicate_starts(spec, environ)
     find_config(spec.program.args)  # first, as it needs no look at the nodes
-    program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
+    program.check(spec, environ)
     setting = make_setting(parsed, spec, environ)
     return DeepSpeedStudy(
         setting,

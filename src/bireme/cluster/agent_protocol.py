@@ -24,24 +24,7 @@ also report a signal or a problem, answer a ping, and send a line for the screen
 
 from __future__ import annotations
 
-from bireme.control.messages import (
-    Down,
-    Eof,
-    GuardianLost,
-    Hello,
-    InputTaken,
-    Message,
-    Output,
-    Over,
-    Piece,
-    Pong,
-    Probed,
-    Rested,
-    Say,
-    Signalled,
-    Unfit,
-    Up,
-)
+from bireme.control import messages
 from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
@@ -56,18 +39,20 @@ if TYPE_CHECKING:
         "begin", "ship", "shipped", "fit", "probed", "start", "idle", "over", "fetch", "fetched", "fail", "lose"
     ]
 
-_ALWAYS = frozenset({Say, Unfit, Signalled, Pong})
-_OF_RANKS = frozenset({Output, Up, Down, Rested, Eof, GuardianLost, Over})
+_ALWAYS = frozenset({messages.Say, messages.Unfit, messages.Signalled, messages.Pong})
+_OF_RANKS = frozenset(
+    {messages.Output, messages.Up, messages.Down, messages.Rested, messages.Eof, messages.GuardianLost, messages.Over}
+)
 
-MAY_SAY: Mapping[State, frozenset[type[Message | Output | Piece]]] = {
+MAY_SAY: Mapping[State, frozenset[type[messages.Frame]]] = {
     "waiting": frozenset(),
-    "connecting": _ALWAYS | {Hello},
+    "connecting": _ALWAYS | {messages.Hello},
     "shipping": _ALWAYS,
-    "ready": _ALWAYS | {Probed},
+    "ready": _ALWAYS | {messages.Probed},
     "probed": _ALWAYS,
-    "running": _ALWAYS | _OF_RANKS | {InputTaken},
-    "over": _ALWAYS | {InputTaken},  # it may have crossed a chunk of stdin
-    "fetching": _ALWAYS | {Piece, InputTaken},
+    "running": _ALWAYS | _OF_RANKS | {messages.InputTaken},
+    "over": _ALWAYS | {messages.InputTaken},  # it may have crossed a chunk of stdin
+    "fetching": _ALWAYS | {messages.Piece, messages.InputTaken},
     "failed": _ALWAYS,
     "lost": frozenset(),
 }
@@ -134,57 +119,57 @@ class AgentProtocol:
         """Note that the agent is told to stop its ranks: from now on, it may report them as stopped."""
         self._stopped = True
 
-    def admit(self, message: Message | Output | Piece) -> None:
+    def admit(self, message: messages.Frame) -> None:
         """Check that a message may come now, and update the state by it.
 
         Raises:
             ProtocolError: it may not come now; the text is a sentence about the agent ("it sent …").
         """
         name = type(message).__name__
-        if isinstance(message, Message) and message.of_tree:
+        if isinstance(message, messages.Message) and message.of_tree:
             if self.state == "connecting" and self._needs:
                 self._needs = False
                 self.on("ship")
             elif self.state != "shipping":
                 raise ProtocolError(f"it sent {name} while it was {self.state}")
-        elif isinstance(message, Message) and message.of_fetch and self.state == "fetching":
+        elif isinstance(message, messages.Message) and message.of_fetch and self.state == "fetching":
             return
         elif type(message) not in MAY_SAY[self.state]:
             raise ProtocolError(f"it sent {name} while it was {self.state}")
-        if isinstance(message, Say):
+        if isinstance(message, messages.Say):
             self._words += 1 + len(message.text)
             if self._words > _MOST_WORDS:
                 raise ProtocolError(f"it sent messages of more than {_MOST_WORDS:,} characters for the screen")
-        elif isinstance(message, (Output, Rested, Eof)):
+        elif isinstance(message, (messages.Output, messages.Rested, messages.Eof)):
             self._admit_stream(message)
-        elif isinstance(message, Up):
+        elif isinstance(message, messages.Up):
             if message.rank not in self._planned:
                 raise ProtocolError(f"it reported the start of rank {message.rank}, which it was not told to start")
             self._planned.discard(message.rank)
             self._running.add(message.rank)
-        elif isinstance(message, Down):
+        elif isinstance(message, messages.Down):
             if message.end.rank not in self._running:
                 raise ProtocolError(f"it reported the end of rank {message.end.rank}, which was not running there")
             if message.end.stopped and not self._stopped:
                 raise ProtocolError(f"it reported rank {message.end.rank} as stopped, but was not told to stop it")
             self._running.discard(message.end.rank)
             self._unseen.discard(message.end.rank)
-        elif isinstance(message, Signalled):
+        elif isinstance(message, messages.Signalled):
             self._stopped = True  # it stops its ranks by itself
-        elif isinstance(message, (GuardianLost, Unfit)):
+        elif isinstance(message, (messages.GuardianLost, messages.Unfit)):
             self._excused = True
-        elif isinstance(message, Over):
+        elif isinstance(message, messages.Over):
             self._admit_over(message)
 
-    def _admit_stream(self, message: Output | Rested | Eof) -> None:
+    def _admit_stream(self, message: messages.Output | messages.Rested | messages.Eof) -> None:
         stream = message.rank, message.number
         if stream not in self._streams:
             name = type(message).__name__
             raise ProtocolError(f"it sent {name} of rank {message.rank}, stream {message.number}, which is not open")
-        if isinstance(message, Eof):
+        if isinstance(message, messages.Eof):
             self._streams.discard(stream)
 
-    def _admit_over(self, message: Over) -> None:
+    def _admit_over(self, message: messages.Over) -> None:
         """Allow ranks without a reported end only after a lost guardian or a failed start, or with stuck processes."""
         if self._unseen and not self._excused and not message.stuck:
             ranks = ", ".join(map(str, sorted(self._unseen)))

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from bireme.cluster.connections import NodeConnections, NodesCrew
+from bireme.cluster.connections import NodeConnections
 from bireme.cluster.node_answers import python_versions
 from bireme.cluster.rendezvous_address import RendezvousAddress
+from bireme.control import messages
 from bireme.control.frames import encode_output
-from bireme.control.messages import (
-    Credit,
-    Down,
-    Eof,
-    GuardianLost,
-    InputTaken,
-    KillNow,
-    Output,
-    Over,
-    Piece,
-    Probed,
-    Rested,
-    SignalRanks,
-    Start,
-    Stop,
-    Up,
-)
 from bireme.errors import BadInputError, ProtocolError
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.environment import job_facts
 from bireme.planning.start import start_plan
 from bireme.resources.pool import listed
+from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +20,6 @@ if TYPE_CHECKING:
 
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
-    from bireme.control.messages import Output
     from bireme.job import JobSpec
     from bireme.node.machine import Machine
     from bireme.planning.start import NodePlan, StartPlan
@@ -61,7 +45,7 @@ class OutputCredit:
         self.files: RankFiles | None = None
         """The log files that output is written to as well, if any."""
 
-    def take(self, member: AgentHandle, frame: Output) -> None:
+    def take(self, member: AgentHandle, frame: messages.Output) -> None:
         """Take a chunk of a rank's output.
 
         Raises:
@@ -92,12 +76,18 @@ class OutputCredit:
 
     def _grant(self, member: AgentHandle) -> None:
         if not self._held and member.ungranted >= _CREDIT:
-            member.send(Credit(size=member.ungranted))
+            member.send(messages.Credit(size=member.ungranted))
             member.ungranted = 0
 
 
 class WholeJob:
-    """Which nodes take part in a job that runs on all of them. An elastic job decides otherwise for its epochs."""
+    """Which nodes take part in a job that runs on all of them. An elastic job decides otherwise for its epochs.
+
+    Attributes:
+        starts: whether ranks are started once all nodes have answered; otherwise they were only asked.
+    """
+
+    starts = True
 
     def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> None:
         self._spec, self._is_last = spec, is_last
@@ -121,7 +111,7 @@ class WholeJob:
         return self._spec.avoid
 
 
-class ClusterCrew(NodesCrew):
+class ClusterCrew(Crew):
     """A crew of many nodes."""
 
     killed = 0
@@ -131,7 +121,9 @@ class ClusterCrew(NodesCrew):
         self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine, policy: WholeJob
     ) -> None:
         self._session, self._job, self._policy = session, job, policy
-        self.nodes = nodes = NodeConnections(session, job, pid_file, machine, self)
+        self.nodes = nodes = NodeConnections(
+            session, job, pid_file, machine, answered=self._answered, lost=self._lost, none_alive=self._none_alive
+        )
         self.members = nodes.members
         self._all_fit = False
         self._fetching: Fetching | None = None
@@ -141,15 +133,15 @@ class ClusterCrew(NodesCrew):
         self._eating: set[AgentHandle] = set()  # of these, those whose ranks have not taken the last chunk
         self._address = RendezvousAddress(session, job, self.members, self._start_ranks)
         nodes.handlers |= {
-            Probed: self._on_probed,
-            Up: lambda _, up: session.up(up.rank, up.pid),
-            Down: self._on_down,
-            InputTaken: self._on_input_taken,
-            Rested: lambda _, rested: session.rested(rested.rank, rested.number),
-            Eof: lambda _, eof: session.eof(eof.rank, eof.number),
-            Output: self._credit.take,
-            GuardianLost: self._on_guardian_lost,
-            Over: self._on_over,
+            messages.Probed: self._on_probed,
+            messages.Up: lambda _, up: session.up(up.rank, up.pid),
+            messages.Down: self._on_down,
+            messages.InputTaken: self._on_input_taken,
+            messages.Rested: lambda _, rested: session.rested(rested.rank, rested.number),
+            messages.Eof: lambda _, eof: session.eof(eof.rank, eof.number),
+            messages.Output: self._credit.take,
+            messages.GuardianLost: self._on_guardian_lost,
+            messages.Over: self._on_over,
         }
 
     # -- the crew's interface --------------------------------------------------------------------
@@ -161,7 +153,7 @@ class ClusterCrew(NodesCrew):
 
     def start(self) -> None:
         """Start the launcher, and wait for the nodes' answers."""
-        super().start()
+        self.nodes.start()
         self._policy.attach(self._session)
 
     def stop(self, signum: int) -> None:
@@ -172,22 +164,30 @@ class ClusterCrew(NodesCrew):
         for member in self.members:
             if member.state == "running":
                 member.protocol.stop()
-                member.send(Stop(signum=int(signum)))
+                member.send(messages.Stop(signum=int(signum)))
 
     def kill_now(self) -> None:
         """Kill what is left now, without waiting for the grace time."""
-        super().kill_now()
+        self.nodes.kill_now()
         self._killed = True
         if self._fetching is not None:
             self._fetching.stop()
         for member in self.members:
             member.protocol.stop()
-            member.send(KillNow())
+            member.send(messages.KillNow())
 
     def signal_ranks(self, signum: int) -> None:
         """Send a signal to every rank."""
         for member in self.members:
-            member.send(SignalRanks(signum=int(signum)))
+            member.send(messages.SignalRanks(signum=int(signum)))
+
+    def suspend(self) -> None:
+        """Suspend every process of the job."""
+        self.nodes.suspend()
+
+    def resume(self) -> None:
+        """Resume them."""
+        self.nodes.resume()
 
     def hold_output(self) -> None:
         """Let the agents send no more output."""
@@ -199,17 +199,19 @@ class ClusterCrew(NodesCrew):
 
     def close(self) -> None:
         """Leave nothing behind."""
-        super().close()
+        self.nodes.close()
         self._credit.close()
         if self._fetching is not None:
             self._fetching.close()
 
     # -- starting --------------------------------------------------------------------------------
 
-    def answered(self) -> None:
+    def _answered(self) -> None:
         """Find the rendezvous address if all are fit."""
         if bad := self._policy.unfit(self.nodes):
             self.nodes.complain(bad, len(self.nodes.agents))
+        elif not self._policy.starts:
+            self.nodes.leave()
         elif not self._all_fit:
             self._all_fit = True
             if len(versions := python_versions(self.members)) > 1:
@@ -218,7 +220,7 @@ class ClusterCrew(NodesCrew):
             if not self.nodes.loss.ended:
                 self._address.find()
 
-    def _on_probed(self, member: AgentHandle, probed: Probed) -> None:
+    def _on_probed(self, member: AgentHandle, probed: messages.Probed) -> None:
         if not self.nodes.loss.ended:
             self._address.probed(member, probed.reachable)
 
@@ -246,7 +248,9 @@ class ClusterCrew(NodesCrew):
                 continue
             member.protocol.start(worker.rank for worker in node.workers)
             node = node.replace(env={**node.env, **screen})
-            member.send(Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest))
+            member.send(
+                messages.Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest)
+            )
             if any(self._session.gets_stdin(worker.rank) for worker in node.workers):
                 self._readers += (member,)
         if self._readers:
@@ -269,7 +273,7 @@ class ClusterCrew(NodesCrew):
             if member.state == "running" and member.channel is not None:
                 member.channel.send_raw(encode_output(0, 0, data))
 
-    def _on_input_taken(self, member: AgentHandle, _: InputTaken) -> None:
+    def _on_input_taken(self, member: AgentHandle, _: messages.InputTaken) -> None:
         """Read the next chunk once all nodes have taken the last one."""
         if member in self._eating:
             self._eating.remove(member)
@@ -278,15 +282,15 @@ class ClusterCrew(NodesCrew):
 
     # -- running ---------------------------------------------------------------------------------
 
-    def _on_down(self, member: AgentHandle, down: Down) -> None:
+    def _on_down(self, member: AgentHandle, down: messages.Down) -> None:
         end = down.end.replace(host=member.hello.hostname, detail="")  # an agent cannot speak for another node
         self._session.down(end, member.our_time(down.when))
 
-    def _on_guardian_lost(self, member: AgentHandle, lost: GuardianLost) -> None:
+    def _on_guardian_lost(self, member: AgentHandle, lost: messages.GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"
         self._session.trouble("agent lost", note, member.our_time(lost.when), (member.name,))
 
-    def _on_over(self, member: AgentHandle, over: Over) -> None:
+    def _on_over(self, member: AgentHandle, over: messages.Over) -> None:
         member.protocol.on("over")
         self.killed += over.killed
         self.stuck += tuple(f"{member.name}: {' '.join(what.splitlines())}" for what in over.stuck)
@@ -294,7 +298,7 @@ class ClusterCrew(NodesCrew):
 
     # -- files that come home --------------------------------------------------------------------
 
-    def none_alive(self) -> None:
+    def _none_alive(self) -> None:
         """Once no rank is left, bring the files home that the job is to fetch; then end."""
         begins = self._job.spec.fetch and self.nodes.loss.started and self._fetching is None and not self._killed
         if begins and self._policy.is_last(self._session.outcome()):
@@ -325,17 +329,19 @@ class ClusterCrew(NodesCrew):
             ended,
         )
         self.nodes.handlers |= {Found: fetching.found, Digests: fetching.digests}
-        self.nodes.handlers |= {Piece: fetching.piece, Skipped: fetching.skipped}
+        self.nodes.handlers |= {messages.Piece: fetching.piece, Skipped: fetching.skipped}
         for member in there:
             member.protocol.on("fetch")
         fetching.start()
 
-    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
+    def _lost(self, member: AgentHandle, reason: str, when: float) -> None:
         """A node that is lost ends the job; while its files come home, it takes only these along."""
         if self._fetching is not None:
             self._fetching.lost(member, reason)
         else:
-            super().lost(member, reason, when)
+            note = f"agent lost on {member.name}: {reason}"
+            self._session.trouble("agent lost", note, when, (member.name,))
+            self.nodes.maybe_end()
 
 
 def node_plans(

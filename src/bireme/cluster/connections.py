@@ -10,32 +10,18 @@ from bireme.cluster.agent_handle import AgentHandle, allocation_of, find_agent
 from bireme.cluster.launcher_process import LauncherProcess, cancel
 from bireme.cluster.node_answers import AT_ONCE, NodeAnswers, complaint
 from bireme.cluster.node_loss import NodeLoss
+from bireme.control import messages
 from bireme.control.channel import Channel
 from bireme.control.frames import MAX_FROM_AGENT, encode_code
 from bireme.control.greeting import python_tag
-from bireme.control.messages import (
-    FROM_AGENT,
-    Ask,
-    Hello,
-    Pong,
-    Release,
-    Resume,
-    Say,
-    Signalled,
-    Suspend,
-    TreeOffer,
-    Unfit,
-)
 from bireme.errors import ProtocolError
-from bireme.runner.crew import Crew
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Protocol, TypeAlias
+    from typing import Any, TypeAlias
 
     from bireme.cluster.cluster_job import ClusterJob
-    from bireme.control.messages import Message, Output, Piece
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.node.machine import Machine
@@ -43,62 +29,33 @@ if TYPE_CHECKING:
     from bireme.runner.session import Session
     from bireme.ship.source import Shipment, SourceTree
 
-    Handlers: TypeAlias = dict[type[Message | Output | Piece], Callable[[AgentHandle, Any], None]]
-
-    class Owner(Protocol):
-        """Decides what follows from what happens to the connections."""
-
-        def answered(self) -> None:
-            """Every node has answered or failed; called again for each that fails afterwards."""
-
-        def lost(self, member: AgentHandle, reason: str, when: float) -> None:
-            """A node was lost that takes part."""
-
-        def none_alive(self) -> None:
-            """All agents have ended, or were lost."""
-
-
-class NodesCrew(Crew):
-    """A crew of agents: what its connections do for it."""
-
-    nodes: NodeConnections
-    _session: Session
-
-    def start(self) -> None:
-        """Start the launcher, and wait for the nodes' answers."""
-        self.nodes.start()
-
-    def kill_now(self) -> None:
-        """Kill what is left now, without waiting for the grace time."""
-        self.nodes.kill_now()
-
-    def suspend(self) -> None:
-        """Suspend every process of the job."""
-        self.nodes.suspend()
-
-    def resume(self) -> None:
-        """Resume them."""
-        self.nodes.resume()
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        self.nodes.close()
-
-    def lost(self, member: AgentHandle, reason: str, when: float) -> None:
-        """End the job with a node that is lost."""
-        self._session.trouble("agent lost", f"agent lost on {member.name}: {reason}", when, (member.name,))
-        self.nodes.maybe_end()
-
+    Handlers: TypeAlias = dict[type[messages.Frame], Callable[[AgentHandle, Any], None]]
 
 _LAUNCHER_WAIT = 5.0
 """Seconds that the launcher may take to end after its agents were released."""
 
 
 class NodeConnections:
-    """The agents of nodes, from their start to their release."""
+    """The agents of nodes, from their start to their release.
 
-    def __init__(self, session: Session, job: ClusterJob, pid_file: PidFile, machine: Machine, owner: Owner) -> None:
-        self._session, self._job, self._owner = session, job, owner
+    Args:
+        answered: called when every node has answered or failed, and again for each that fails afterwards.
+        lost: called when a node was lost that takes part: with its agent, the reason, and when that was.
+        none_alive: called when all agents have ended, or were lost.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        job: ClusterJob,
+        pid_file: PidFile,
+        machine: Machine,
+        *,
+        answered: Callable[[], None],
+        lost: Callable[[AgentHandle, str, float], None],
+        none_alive: Callable[[], None],
+    ) -> None:
+        self._session, self._job, self._none_alive = session, job, none_alive
         slots = job.nodes.slots
         self.agents = tuple(
             AgentHandle(index, host, slots[host.name], session.loop.now) for index, host in enumerate(job.hosts)
@@ -126,14 +83,14 @@ class NodeConnections:
             at_loss=lambda: self._at_loss(pid_file),
             allocates=self._allocates,
         )
-        self.answers = NodeAnswers(session, job, self.members, self._launcher, on_answers=owner.answered)
-        self.loss = NodeLoss(session, job, self.members, self._launcher, self.answers, self._close, owner.lost)
+        self.answers = NodeAnswers(session, job, self.members, self._launcher, on_answers=answered)
+        self.loss = NodeLoss(session, job, self.members, self._launcher, self.answers, self._close, lost)
         self.handlers: Handlers = {
-            Hello: self._on_hello,
-            Say: self._on_say,
-            Unfit: self._on_unfit,
-            Signalled: self.loss.agent_signalled,
-            Pong: lambda member, pong: member.clock(pong.sent, pong.now),
+            messages.Hello: self._on_hello,
+            messages.Say: self._on_say,
+            messages.Unfit: self._on_unfit,
+            messages.Signalled: self.loss.agent_signalled,
+            messages.Pong: lambda member, pong: member.clock(pong.sent, pong.now),
         }
         self._shipment: Shipment | None = None
         if job.tree is not None:
@@ -158,13 +115,13 @@ class NodeConnections:
     def suspend(self) -> None:
         """Suspend every process of the job. Agents do not expect a heartbeat in the meantime."""
         for member in self.members:
-            member.send(Suspend())
+            member.send(messages.Suspend())
 
     def resume(self) -> None:
         """Resume them."""
         self.loss.heartbeat.resume()
         for member in self.members:
-            member.send(Resume())
+            member.send(messages.Resume())
 
     def accept_no_more(self) -> None:
         """Accept no more connections."""
@@ -219,20 +176,20 @@ class NodeConnections:
             longest=MAX_FROM_AGENT,
         )
 
-    def _vocabulary(self) -> Mapping[str, type[Message]]:
+    def _vocabulary(self) -> Mapping[str, type[messages.Message]]:
         """The messages that an agent may send."""
         if self._job.tree is None and not self._job.spec.fetch:
-            return FROM_AGENT
-        from bireme.ship import messages
+            return messages.FROM_AGENT
+        from bireme.ship.messages import FROM_AGENT
 
-        return {**FROM_AGENT, **messages.FROM_AGENT}
+        return {**messages.FROM_AGENT, **FROM_AGENT}
 
     def _greeted(self, agent: AgentHandle, channel: Channel, tag: str) -> None:
         """An agent was started: send its code, and what it is to examine."""
         channel.send_raw(encode_code(self._packed(tag)))
         spec = self._job.spec
         channel.send(
-            Ask(
+            messages.Ask(
                 spec=with_python(spec, agent.name),
                 cwd=os.getcwd(),
                 heartbeat=spec.heartbeat,
@@ -246,13 +203,15 @@ class NodeConnections:
             )
         )
 
-    def _offer(self, agent: AgentHandle) -> TreeOffer | None:
+    def _offer(self, agent: AgentHandle) -> messages.TreeOffer | None:
         tree = self._job.tree
         if tree is None:
             return None
         agent.protocol.offer()
         made, cache = tree.manifest, self._job.exports.get("XDG_CACHE_HOME", "")
-        return TreeOffer(digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache, job=tree.job)
+        return messages.TreeOffer(
+            digest=made.digest, length=len(made.text), roots=tree.roots, cache=cache, job=tree.job
+        )
 
     def _exports(self, agent: AgentHandle, readable: str) -> dict[str, str]:
         """The variables to export to the agent: without secrets if others can read the channel."""
@@ -291,20 +250,16 @@ class NodeConnections:
 
     # -- what agents send ------------------------------------------------------------------------
 
-    def _on_frame(self, member: AgentHandle, frame: Message | Output | Piece) -> None:
+    def _on_frame(self, member: AgentHandle, frame: messages.Frame) -> None:
         member.silence.broken(self._session.loop.now())
         try:
             member.protocol.admit(frame)
         except ProtocolError as error:
             self.loss.violated(member, str(error))
             return
-        handler = self.handlers.get(type(frame))
-        if handler is None:
-            self.loss.violated(member, f"it sent {type(frame).__name__} during the preflight")
-        else:
-            handler(member, frame)
+        self.handlers[type(frame)](member, frame)
 
-    def _on_hello(self, member: AgentHandle, hello: Hello) -> None:
+    def _on_hello(self, member: AgentHandle, hello: messages.Hello) -> None:
         if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
             self.loss.violated(member, f"it reported {len(hello.slots)} slots instead of {len(member.slots)}")
             return
@@ -312,7 +267,6 @@ class NodeConnections:
         self.answers.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.control.messages import Taken
         from bireme.ship.messages import Need, Shipped, Wrong
         from bireme.ship.source import Shipment
 
@@ -331,13 +285,13 @@ class NodeConnections:
             member.protocol.on("shipped")
             self.answers.await_answer(member)
 
-        self.handlers |= {Need: on_need, Taken: shipment.taken, Wrong: shipment.wrong, Shipped: on_shipped}
+        self.handlers |= {Need: on_need, messages.Taken: shipment.taken, Wrong: shipment.wrong, Shipped: on_shipped}
 
-    def _on_say(self, member: AgentHandle, say: Say) -> None:
+    def _on_say(self, member: AgentHandle, say: messages.Say) -> None:
         for line in say.text.splitlines():  # a line without the node's name could pass for one of ours
             self._session.console.say(say.level, f"{member.name}: {line}")
 
-    def _on_unfit(self, member: AgentHandle, unfit: Unfit) -> None:
+    def _on_unfit(self, member: AgentHandle, unfit: messages.Unfit) -> None:
         if self._session.verdict.stopping:
             return
         if member.state == "connecting":
@@ -349,9 +303,9 @@ class NodeConnections:
     # -- the end ---------------------------------------------------------------------------------
 
     def maybe_end(self) -> None:
-        """Tell the owner if no agent is alive any more."""
+        """Go on if no agent is alive any more."""
         if not any(member.alive for member in self.members):
-            self._owner.none_alive()
+            self._none_alive()
 
     def leave(self) -> None:
         """Release the agents, and wait for the launcher to end."""
@@ -362,7 +316,7 @@ class NodeConnections:
         self.answers.stop()
         self.loss.heartbeat.stop()
         for member in self.members:
-            member.send(Release())
+            member.send(messages.Release())
         if self._launcher_gone:  # too early: it may have been killed
             self._give_back_allocation()
             self._finish()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from bireme.backends.base import CONNECT_TIMEOUT
 from bireme.cluster import cluster_job
-from bireme.cluster.cluster_job import ClusterJob
-from bireme.cluster.connections import NodeConnections, NodesCrew
+from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.runner import session
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.cluster.agent_handle import AgentHandle
+    from bireme.cluster.connections import NodeConnections
     from bireme.cluster.node_selection import Nodes
     from bireme.control.messages import Hello
     from bireme.job import JobSpec
@@ -69,38 +69,26 @@ def preflight(
     job = cluster_job.prepare(
         spec, environ, nodes, launcher, exported, accelerator=accelerator, connect_timeout=connect_timeout
     )
-    crews: list[_Questions] = []
+    crews: list[ClusterCrew] = []
 
-    def crew(of_session: Session) -> _Questions:
-        crews.append(_Questions(of_session, job))
+    def crew(of_session: Session) -> ClusterCrew:
+        crews.append(ClusterCrew(of_session, job, PidFile(None), MACHINE, _Question(spec, lambda _: True)))
         return crews[0]
 
     outcome = session.run(spec, job.notes(exported), crew)
     return Preflight(tuple(map(_answer, crews[0].nodes.agents)), outcome)
 
 
-class _Questions(NodesCrew):
-    """A crew that releases the agents once all have answered."""
+class _Question(WholeJob):
+    """Starts nothing: which nodes are fit, the answers tell."""
 
-    def __init__(self, of_session: Session, job: ClusterJob) -> None:
-        self._session, self._job = of_session, job
-        self.nodes = NodeConnections(of_session, job, PidFile(None), MACHINE, self)
+    starts = False
 
-    def stop(self, _signum: int) -> None:
-        self.nodes.leave()
-
-    def answered(self) -> None:
-        """Release the agents, and report the unfit nodes."""
-        if self._job.spec.elastic:
-            self.nodes.answers.judge_by_filters()
-        if bad := self.nodes.answers.unfit():
-            self.nodes.complain(bad, len(self.nodes.agents))
-        else:
-            self.nodes.leave()
-
-    def none_alive(self) -> None:
-        """End with the last agent."""
-        self.nodes.leave()
+    def unfit(self, nodes: NodeConnections) -> list[AgentHandle]:
+        """The unfit nodes; of an elastic job also those on which the filters leave no slots."""
+        if self._spec.elastic:
+            nodes.answers.judge_by_filters()
+        return super().unfit(nodes)
 
 
 def _answer(agent: AgentHandle) -> NodeAnswer:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Mapping
 
-    from bireme.control.messages import Message, Output, Piece
+    from bireme.control.messages import Frame, Message
     from bireme.loop import Loop
 else:
     from _collections import deque  # not ``collections``, which takes a while to import
@@ -41,7 +41,7 @@ class Channel:
         write_fd: int,
         vocabulary: Mapping[str, type[Message]],
         *,
-        on_frame: Callable[[Message | Output | Piece], None],
+        on_frame: Callable[[Frame], None],
         on_end: Callable[[str], None],
         on_violation: Callable[[str], None],
         on_greeting: Callable[[str], None] | None = None,

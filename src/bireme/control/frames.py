@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bireme.control.messages import Message
+    from bireme.control.messages import Frame, Message
 
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes of the longest frame; a longer one can only be noise."""
@@ -71,7 +71,7 @@ class Decoder:
         self.tag = ""
         """The Python that runs the agent; "" before its greeting."""
 
-    def feed(self, data: bytes) -> Iterator[Message | Output | Piece]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that ``data`` completes. The piece of a tree is not gathered, but yielded as it comes.
 
         Raises:
@@ -119,7 +119,7 @@ class Decoder:
         self._greeted = True
         return True
 
-    def _decode(self, kind: bytes, rest: bytes) -> Message | Output | Piece:
+    def _decode(self, kind: bytes, rest: bytes) -> Frame:
         if kind == b"J":
             return from_json(rest, self._vocabulary)
         if kind == b"T":

@@ -22,8 +22,9 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
 
+    Frame: TypeAlias = "Message | Output | Piece"
 
 _LONGEST_NAME = 255
 """Characters of a node's name, or a device's."""

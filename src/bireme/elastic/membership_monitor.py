@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 
+from bireme.backends import base
+from bireme.cluster import cluster_job, node_selection
+from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
-from bireme.errors import BiremeError
+from bireme.elastic.control_socket import ControlSocket
+from bireme.elastic.roster import Roster
+from bireme.errors import BadInputError, BiremeError
+from bireme.options import conflicts
+from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
-    from bireme.cluster.node_selection import DeclaredPool
-    from bireme.elastic.control_socket import ControlSocket
-    from bireme.elastic.roster import Roster
     from bireme.job import JobSpec
     from bireme.loop import Timer
     from bireme.node.machine import Helper, Machine
-    from bireme.planning.exports import Exports
     from bireme.runner.session import Session
 
 _FILE_LOOK = 5.0
@@ -68,32 +72,45 @@ class PoolFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class MembershipMonitor:
-    """Keeps the roster up to date while a session runs, and ends the session when the set of nodes should change.
+_THIS_MACHINE = "this machine"
+_FORGIVEN = 600.0
+"""The least time, in seconds, after which earlier losses of a node are forgiven."""
 
-    Args:
-        is_over: whether a reason for an unfit node means that the whole allocation has ended.
+
+class MembershipMonitor:
+    """Keeps the nodes of an elastic job up to date, and ends a session when the set of nodes should change.
+
+    Attributes:
+        pool: as it was last read; nodes that are removed from it stay in use, so their entries are kept.
+        accelerator: the kind of device that the job runs on; "": not known yet.
     """
 
-    def __init__(
-        self,
-        roster: Roster,
-        spec: JobSpec,
-        environ: Mapping[str, str],
-        *,
-        file: PoolFile,
-        pool: Callable[[], DeclaredPool],
-        accelerator: Callable[[], str],
-        exports: Exports,
-        read_pool: Callable[[], tuple[str, ...]],
-        is_over: Callable[[str], bool],
-        control_socket: ControlSocket,
-        machine: Machine,
-    ) -> None:
-        self._machine = machine
-        self._roster, self._spec, self._environ = roster, spec, environ
-        self._file, self._pool, self._accelerator, self._exports = file, pool, accelerator, exports
-        self._read_pool, self._is_over, self._control_socket = read_pool, is_over, control_socket
+    def __init__(self, spec: JobSpec, environ: Mapping[str, str], machine: Machine) -> None:
+        self._environ, self._machine = environ, machine
+        path = None if spec.hosts else spec.hostfile
+        self._file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # note its time stamp before reading it
+        self.pool = _find(spec, environ)
+        self.spec = spec if self.pool.source != _THIS_MACHINE else node_selection.by_one_name(spec)
+        if self.pool.source not in (path, DEFAULT_HOSTFILE):
+            self._file = PoolFile(None, spec.elastic_interval)
+        names = node_selection.select(self.spec, self.pool).names
+        conflicts.refuse_node_rank(spec, len(names))
+        if len(names) < spec.min_nodes and not self.may_grow:
+            what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
+            raise BadInputError(what, hint="add nodes, or give a smaller number", where="--min_elastic_nodes")
+        self.roster = Roster(
+            names,
+            min_nodes=spec.min_nodes,
+            max_nodes=spec.max_nodes,
+            interval=spec.elastic_interval,
+            window=max(spec.restart_window, _FORGIVEN),
+        )
+        # Once: a file that is broken later must not end the job.
+        self.exports = cluster_job.what_travels(spec, environ)
+        self.launcher = cluster_job.launcher_name(spec, self.pool)
+        self._over = base.load(self.launcher).OVER
+        self.accelerator = ""
+        self._control_socket = ControlSocket()
         self._session: Session | None = None
         self._runs = False
         self._probes: dict[str, tuple[Helper, Timer]] = {}
@@ -101,6 +118,19 @@ class MembershipMonitor:
         self._timer: Timer | None = None
         self._announcement: Timer | None = None
         self._complaints: set[str] = set()
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a file declares the pool, to which nodes may be added."""
+        return self._file.next_look is not None
+
+    def is_over(self, why: str) -> bool:
+        """Whether the reason for an unfit node says that the whole allocation has ended: its nodes never come back."""
+        return bool(self._over and re.search(self._over, why))
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._control_socket.close()
 
     def attach(self, session: Session, *, runs: bool) -> None:
         """Attach to a session that has begun."""
@@ -112,7 +142,7 @@ class MembershipMonitor:
         """Detach from a session that has ended, and end all probes."""
         self._session = self._timer = self._announcement = None
         for name in self._found:
-            self._roster.find(name, self._machine.now())
+            self.roster.find(name, self._machine.now())
         self._found.clear()
         self._control_socket.rest()
         for helper, _ in self._probes.values():
@@ -127,7 +157,7 @@ class MembershipMonitor:
             return
         if self._timer is not None:
             self._timer.cancel()
-        times = [self._file.next_look, self._roster.next_look(self._pending) if self._may_probe() else None]
+        times = [self._file.next_look, self.roster.next_look(self._pending) if self._may_probe() else None]
         due = min((when for when in times if when is not None), default=None)
         if due is not None:
             self._timer = self._session.loop.after(max(0.0, due - self._machine.now()), self._look)
@@ -138,13 +168,13 @@ class MembershipMonitor:
         return {*self._probes, *self._found}
 
     def _may_probe(self) -> bool:
-        return self._roster.has_room and len(self._probes) < _AT_ONCE
+        return self.roster.has_room and len(self._probes) < _AT_ONCE
 
     def _look(self) -> None:
         now = self._machine.now()
         if self._file.has_changed(now):
             self._read_again(now)
-        for name in self._roster.due(now, self._pending):
+        for name in self.roster.due(now, self._pending):
             if self._session is not None and self._may_probe():
                 self._begin_probe(self._session, name, now)
         self.plan_look()
@@ -154,20 +184,24 @@ class MembershipMonitor:
             helper = self._machine.helper(node_probe.words(), self._environ)
         except OSError as error:
             self._complain(f"cannot probe nodes: {error.strerror}")
-            self._roster.missed(name, now)
+            self.roster.missed(name, now)
             return
         too_long = {"error": "a probe took too long"}
         self._probes[name] = helper, session.loop.after(_PROBE_LIMIT, lambda: self._probed(name, too_long))
-        helper.tell(**node_probe.request(self._spec, self._pool(), name, self._accelerator(), self._exports))
+        helper.tell(**node_probe.request(self.spec, self.pool, name, self.accelerator, self.exports))
         helper.when_answered(session.loop, lambda answer: self._probed(name, answer))
 
     def _read_again(self, now: float) -> None:
-        """Add the nodes that are new in the hostfile."""
+        """Read the pool again, and add the nodes that are new in it."""
         try:
-            new = self._roster.add(self._read_pool(), now)
+            pool = _find(self.spec, self._environ)
+            new = self.roster.add(node_selection.select(self.spec, pool).names, now)
         except BiremeError as error:
             self._complain(f"the hostfile has changed but cannot be used: {error}")
             return
+        known = {entry.name for entry in pool.entries}
+        kept = tuple(entry for entry in self.pool.entries if entry.name not in known)
+        self.pool = pool.replace(entries=(*pool.entries, *kept))
         if new:
             self._say("info", f"new in the hostfile: {listed(new)}")
 
@@ -181,9 +215,9 @@ class MembershipMonitor:
         ending = self._session is None or (self._runs and self._session.ending)
         if answer.get("there") and not ending:
             self._found.append(name)
-        elif self._roster.missed(name, self._machine.now(), why):
+        elif self.roster.missed(name, self._machine.now(), why):
             self._say("info", f"{name} is not admitted: {why}")
-        if why and self._is_over(why) and self._session is not None and not ending:
+        if why and self.is_over(why) and self._session is not None and not ending:
             self._session.trouble("agent lost", f"the allocation is gone: {why}", self._machine.now())
         if not self._probes:
             self._announce()
@@ -199,23 +233,23 @@ class MembershipMonitor:
         if self._session is None or (self._runs and self._session.ending):
             return
         for name in self._found:
-            self._roster.find(name, self._machine.now())
-        there = [name for name in self._found if name in self._roster.present]
+            self.roster.find(name, self._machine.now())
+        there = [name for name in self._found if name in self.roster.present]
         self._found.clear()
-        if there and not self._roster.lacking:
+        if there and not self.roster.lacking:
             self.rearrange(f"{listed(there)} {'is' if len(there) == 1 else 'are'} available")
         elif there:
-            self._say("info", f"{listed(there)}: available; still missing: {self._roster.missing()}")
+            self._say("info", f"{listed(there)}: available; still missing: {self.roster.missing()}")
 
     # -- requests --------------------------------------------------------------------------------
 
     def _asked(self, request: dict[str, Any]) -> dict[str, object]:
         """Drain a node or take it back, as requested; return the answer."""
         name = str(request.get("node", ""))
-        if name not in self._roster.names:
-            return {"error": f"{name} is not a node of the job (nodes: {listed(self._roster.names)})"}
+        if name not in self.roster.names:
+            return {"error": f"{name} is not a node of the job (nodes: {listed(self.roster.names)})"}
         if request.get("back"):
-            if not self._roster.call_back(name, self._machine.now()):
+            if not self.roster.call_back(name, self._machine.now()):
                 return {"error": f"{name} is not drained"}
             self.plan_look()
             return {"said": f"{name} may be used again once it answers"}
@@ -224,13 +258,13 @@ class MembershipMonitor:
     def _drain(self, name: str) -> dict[str, object]:
         if self._runs and self._session is not None and self._session.ending:
             return {"error": "the current epoch is ending: try again"}
-        worked = self._runs and name in self._roster.invited()
-        if not self._roster.drain(name):
+        worked = self._runs and name in self.roster.invited()
+        if not self.roster.drain(name):
             return {"error": f"{name} is already drained"}
         if not worked:
             return {"said": f"{name} is drained"}
         self.rearrange(f"{name} is drained")
-        waits = f"; the job waits until {self._roster.min_nodes} nodes are available" if self._roster.lacking else ""
+        waits = f"; the job waits until {self.roster.min_nodes} nodes are available" if self.roster.lacking else ""
         return {"said": f"{name} is drained: its ranks are being stopped{waits}"}
 
     def rearrange(self, why: str) -> None:
@@ -247,3 +281,9 @@ class MembershipMonitor:
     def _say(self, level: str, text: str) -> None:
         if self._session is not None:
             self._session.console.say(level, text)
+
+
+def _find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
+    """Find the declared pool; if there is none, this machine is the pool."""
+    pool = node_selection.find(spec, environ)
+    return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)

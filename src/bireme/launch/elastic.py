@@ -8,22 +8,15 @@ the ranks resume from their checkpoint.
 from __future__ import annotations
 
 import os
-import re
 
-from bireme.backends import base
 from bireme.cluster import cluster_job, node_selection
 from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.cluster_job import ClusterJob
-from bireme.cluster.node_selection import DeclaredPool
-from bireme.elastic.control_socket import ControlSocket
-from bireme.elastic.membership_monitor import MembershipMonitor, PoolFile
-from bireme.elastic.roster import Roster
+from bireme.elastic.membership_monitor import MembershipMonitor
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
-from bireme.launch.restart_budget import RestartBudget
+from bireme.launch.restarts import RestartBudget
 from bireme.node.machine import MACHINE
-from bireme.options import conflicts
 from bireme.process.pid_file import PidFile
-from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
 from bireme.result.outcome import Outcome
 from bireme.result.report import duration, headline
@@ -73,17 +66,8 @@ class IdleCrew(Crew):
         self._session.over()
 
 
-_THIS_MACHINE = "this machine"
 _FRUITLESS = 10
 """How many epochs in a row may end before any rank has started."""
-_FORGIVEN = 600.0
-"""The least time, in seconds, after which earlier losses of a node are forgiven."""
-
-
-def find(spec: JobSpec, environ: Mapping[str, str]) -> DeclaredPool:
-    """Find the declared pool; if there is none, this machine is the pool."""
-    pool = node_selection.find(spec, environ)
-    return pool if pool is not None else DeclaredPool((HostEntry(name="localhost"),), _THIS_MACHINE)
 
 
 def run(
@@ -111,49 +95,13 @@ class ElasticJob(WholeJob):
     def __init__(
         self, spec: JobSpec, environ: Mapping[str, str], on_change: Callable[[Outcome, str], object], machine: Machine
     ) -> None:
-        self._machine = machine
-        self._spec, self._environ, self._on_change = spec, environ, on_change
-        path = None if spec.hosts else spec.hostfile
-        file = PoolFile(path or DEFAULT_HOSTFILE, spec.elastic_interval)  # note its time stamp before reading it
-        self._pool = find(spec, environ)
-        if self._pool.source == _THIS_MACHINE:
-            self._spec = spec = node_selection.by_one_name(spec)
-        if self._pool.source not in (path, DEFAULT_HOSTFILE):
-            file = PoolFile(None, spec.elastic_interval)
-        names = self._names(self._pool)
-        conflicts.refuse_node_rank(spec, len(names))
-        if len(names) < spec.min_nodes and file.next_look is None:
-            what = f"{spec.min_nodes} nodes are required, but only {len(names)} given"
-            raise BadInputError(what, hint="add nodes, or give a smaller number", where="--min_elastic_nodes")
-        if spec.output == "auto" and (len(names) > 1 or file.next_look is not None):
+        self._environ, self._on_change, self._machine = environ, on_change, machine
+        self._monitor = MembershipMonitor(spec, environ, machine)
+        self._spec, self._roster = self._monitor.spec, self._monitor.roster
+        if spec.output == "auto" and (len(self._roster.names) > 1 or self._monitor.may_grow):
             # Label lines even while there is only one rank, so that the format never changes.
-            self._spec = spec = spec.replace(output="prefix")
-        # Once: a file that is broken later must not end the job.
-        self._exports = cluster_job.what_travels(spec, environ)
-        self._roster = Roster(
-            names,
-            min_nodes=spec.min_nodes,
-            max_nodes=spec.max_nodes,
-            interval=spec.elastic_interval,
-            window=max(spec.restart_window, _FORGIVEN),
-        )
+            self._spec = self._spec.replace(output="prefix")
         self._budget = RestartBudget(spec.restarts, spec.restart_window)
-        self._control_socket = ControlSocket()
-        self._monitor = MembershipMonitor(
-            self._roster,
-            spec,
-            environ,
-            file=file,
-            pool=lambda: self._pool,
-            accelerator=lambda: self._accelerator,
-            exports=self._exports,
-            read_pool=self._read_again,
-            is_over=self._is_over,
-            control_socket=self._control_socket,
-            machine=machine,
-        )
-        self._launcher = cluster_job.launcher_name(spec, self._pool)
-        self._over = base.load(self._launcher).OVER
         self._deferred = DeferredSignals()
         self._begin = self._machine.now()
         self._has_begun = self._admits = False
@@ -161,7 +109,6 @@ class ElasticJob(WholeJob):
         self._epoch = 0
         self._fruitless = 0
         self._failures = 0
-        self._accelerator = ""
         self._history: list[str] = []
         self._logs: list[str] = []
         self._stuck: list[str] = []
@@ -172,20 +119,8 @@ class ElasticJob(WholeJob):
         self._fetched = False
 
     def close(self) -> None:
-        """Leave nothing behind."""
-        self._control_socket.close()
-
-    def _names(self, pool: DeclaredPool) -> tuple[str, ...]:
-        return node_selection.select(self._spec, pool).names
-
-    def _read_again(self) -> tuple[str, ...]:
-        """Read the pool again. Nodes that were removed from it stay in use, so their entries are kept."""
-        pool = find(self._spec, self._environ)
-        names = self._names(pool)
-        known = {entry.name for entry in pool.entries}
-        kept = tuple(entry for entry in self._pool.entries if entry.name not in known)
-        self._pool = pool.replace(entries=(*pool.entries, *kept))
-        return names
+        """Take no more requests."""
+        self._monitor.close()
 
     # -- epoch after epoch -----------------------------------------------------------------------
 
@@ -215,26 +150,22 @@ class ElasticJob(WholeJob):
         number, self._epoch = self._epoch, self._epoch + 1
         self._has_begun = self._admits = False
         self._invited = self._roster.invited()
-        pool = self._pool.replace(entries=tuple(entry for entry in self._pool.entries if entry.name in self._invited))
+        pool, monitor = self._monitor.pool, self._monitor
+        pool = pool.replace(entries=tuple(entry for entry in pool.entries if entry.name in self._invited))
         spec = node_selection.narrowed(self._spec, self._invited).replace(
             attempt=self._failures, time_limit=self._time_left()
         )
         try:
-            nodes, exported = node_selection.select(spec, pool), self._exports
-            changed, launcher = self._look_at_tree(spec), self._launcher
+            nodes, changed = node_selection.select(spec, pool), self._look_at_tree(spec)
             job = cluster_job.prepare(
-                spec,
-                self._environ,
-                nodes,
-                launcher,
-                exported,
-                accelerator=self._accelerator,
+                *(spec, self._environ, nodes, monitor.launcher, monitor.exports),
+                accelerator=monitor.accelerator,
                 tree=self._tree,
                 log_dir=spec.log_dir,
             )
             return session.run(
                 spec,
-                (*changed, *job.notes(exported)),
+                (*changed, *job.notes(monitor.exports)),
                 lambda running: ClusterCrew(running, job, pid_file, self._machine, self),
                 self._machine.loop,
             )
@@ -356,7 +287,7 @@ class ElasticJob(WholeJob):
     def begun(self, names: tuple[str, ...], plan: StartPlan) -> None:
         """Enter in the roster which nodes work in this epoch."""
         now = self._machine.now()
-        self._accelerator = plan.accelerator
+        self._monitor.accelerator = plan.accelerator
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         self._roster.working(names)
         self._took_part |= dict.fromkeys(names)
@@ -411,8 +342,4 @@ class ElasticJob(WholeJob):
         first, *more = outcome.note.splitlines()
         why = more[0].strip() if more and first.endswith(":") else first
         self._roster.lose(there, why, now)
-        return "" if self._is_over(why) else why
-
-    def _is_over(self, why: str) -> bool:
-        """Whether the reason says that the scheduler's allocation has ended, so that its nodes never come back."""
-        return bool(self._over and re.search(self._over, why))
+        return "" if self._monitor.is_over(why) else why

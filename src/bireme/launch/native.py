@@ -18,7 +18,7 @@ from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.launch import many_nodes
 from bireme.launch.one_machine import LocalCrew
-from bireme.node import activation
+from bireme.node.examination import interpreter
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
 from bireme.resources import devices, program
 from bireme.runner import session
@@ -130,9 +130,9 @@ def rank_command(spec: JobSpec, environ: Mapping[str, str], world: Pool) -> tupl
     if spec.python is not None and "{host}" in spec.python:
         what, hint = "one command starts the ranks of all nodes", "name a path that is the same on every node"
         raise BadInputError(f"with --native_ranks {{host}} is not replaced: {what}", hint=hint, where=spec.python_from)
-    interpreter, _ = activation.interpreter(spec, environ)
-    flag = program.check(spec, environ, own_interpreter=activation.own_interpreter(spec))
-    argv = worker_argv(spec.program, interpreter, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
+    python, _, _ = interpreter(spec, environ)
+    flag = program.check(spec, environ)
+    argv = worker_argv(spec.program, python, local_rank=f"{flag}={{local_rank}}" if flag else "", wrap=spec.wrap)
     kind = spec.accelerator if spec.accelerator not in ("auto", "cpu") else "cuda"
     plan = {
         "world": list(world.items()),

@@ -11,7 +11,6 @@ from bireme.node.part import NodePart
 from bireme.node.process_tree import ProcessTree
 from bireme.planning.environment import job_facts, may_find_env_file
 from bireme.planning.start import start_plan
-from bireme.resources import extension_locks
 from bireme.resources.devices import slot_aliases, usable_slots
 from bireme.resources.rendezvous_port import lease_named_port, lease_port
 from bireme.runner import session
@@ -92,7 +91,7 @@ class _ToSession:
     def __init__(self, session: Session, host: str) -> None:
         self._session, self._host = session, host
         self.down, self.chunk, self.rested, self.eof = session.down, session.chunk, session.rested, session.eof
-        self.gone, self.over = session.gone, session.over
+        self.gone, self.over, self.say = session.gone, session.over, session.console.say
 
     def up(self, rank: int, pid: int, _when: float) -> None:
         self._session.up(rank, pid)
@@ -103,9 +102,6 @@ class _ToSession:
 
     def unfit(self, reason: str) -> None:
         self._session.trouble("unfit", reason, self._session.loop.now())
-
-    def complain(self, text: str) -> None:
-        self._session.console.say("error", text)
 
 
 HOST = "localhost"
@@ -220,7 +216,6 @@ def plan_part(
     ranks, threads = len(world[host]), plan.nodes[0].env.get("OMP_NUM_THREADS")
     if threads and ranks > 1 and not facts.bound and not spec.attempt:
         notes.append(("info", f"OMP_NUM_THREADS={threads} for each rank: {facts.cores} cores for {ranks} ranks"))
-    notes += (("warning", text) for text in extension_locks.warnings(found.environ))
     return plan
 
 

@@ -1,6 +1,6 @@
 """Decides where a job runs before anything is started: on this machine, by hand, through agents, or as native ranks.
 
-:func:`resolve` decides it once. Whatever runs, plans or checks a job uses its result.
+:func:`resolve` decides it once. :func:`launch` runs the job there, :func:`preview` plans it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
+from bireme.logs.console import open_closed_streams
 from bireme.options import conflicts
 from bireme.planning.start import Sketch
+from bireme.resources import program
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -167,7 +169,61 @@ def _is_only_here(spec: JobSpec, nodes: Nodes) -> bool:
     return is_this_machine(nodes.entries[0].name)
 
 
-def run(
+def launch(
+    spec: JobSpec,
+    environ: Mapping[str, str] | None = None,
+    on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
+    on_change: Callable[[Outcome, str], object] = lambda *_: None,
+) -> Outcome:
+    """Run a job where it belongs, and wait for its end; Ctrl+C is an outcome. For the arguments see `bireme.run`."""
+    opened = open_closed_streams()
+    try:
+        spec, environ = program.recognized(spec), _inherited() if environ is None else environ
+        place = resolve(spec, environ)
+        if not spec.restarts or place.restarts_itself:
+            return _run(spec, environ, place, on_change=on_change)
+        from bireme.launch import restarts
+
+        return restarts.run(spec, _attempts(spec, environ, place), on_restart)
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _attempts(
+    first: JobSpec, environ: Mapping[str, str], place: Placement
+) -> Callable[[JobSpec, Callable[[Outcome], bool]], Outcome]:
+    """What runs an attempt of a job: the first where it was placed, all in the same copy of the tree (``--ship``)."""
+    tree: SourceTree | None = None
+
+    def attempt(spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
+        nonlocal tree
+        there = place if spec is first else resolve(spec, environ)
+        if spec.ship is not None and isinstance(there, Agents):
+            from bireme.cluster.cluster_job import ClusterJob
+
+            tree = ClusterJob.find_tree(spec, environ) if tree is None else tree.replace(notes=())  # said once
+        return _run(spec, environ, there, tree, is_last)
+
+    return attempt
+
+
+def _inherited() -> Mapping[str, str]:
+    """The environment that this process was started with.
+
+    In the C locale, Python sets ``LC_CTYPE`` in ``os.environ`` (:pep:`538`); ranks must not inherit that.
+    """
+    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return os.environ
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            ours = any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return os.environ
+    return os.environ if ours else {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}
+
+
+def _run(
     spec: JobSpec,
     environ: Mapping[str, str],
     place: Placement,
@@ -175,11 +231,6 @@ def run(
     is_last: Callable[[Outcome], bool] = lambda _: True,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
-    """Run the job where it belongs, and wait for its end.
-
-    Args:
-        on_change: called between two epochs, with the outcome of the first and the reason for the second.
-    """
     if isinstance(place, ThisMachine):
         from bireme.launch import one_machine
 
@@ -201,13 +252,14 @@ def run(
     return elastic.run(spec, environ, on_change)
 
 
-def preview(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Sketch, LauncherCommands | None]:
+def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sketch, LauncherCommands | None]:
     """What a job would start, as far as it is known before the nodes have been asked.
 
     Returns:
         The plan (that of the first epoch if the job is elastic), and the launcher's command lines; ``None``: no
         launcher is used.
     """
+    spec, environ = program.recognized(spec), _inherited() if environ is None else environ
     place = resolve(spec, environ)
     if isinstance(place, Epochs):  # the given address is used only while it is the first node's
         run_id = spec.run_id or "<made at the start>"

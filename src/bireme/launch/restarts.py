@@ -1,29 +1,61 @@
-"""``--restarts``: decides after which failures to restart a whole job, for scripts that resume from a checkpoint."""
+"""``--restarts``: decides after which failures a job is restarted, and how often; its script has checkpoints."""
 
 from __future__ import annotations
 
 import time
 
 from bireme.errors import UNFIT, BadInputError
-from bireme.launch import placement
-from bireme.launch.restart_budget import RestartBudget
 from bireme.runner.session import limit_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from bireme.job import JobSpec
-    from bireme.launch.placement import Placement
     from bireme.result.outcome import Outcome
-    from bireme.ship.source import SourceTree
 
 CURABLE = ("rank failed", "agent lost")
 """Causes after which another attempt may succeed. A signal or a time limit ends the job for good."""
 
 
+class RestartBudget:
+    """Counts restarts; after a time without a failure, all of them are available again.
+
+    Args:
+        window: seconds without a failure after which those used so far are forgiven.
+    """
+
+    def __init__(self, most: int, window: float) -> None:
+        self.most, self._window = most, window
+        self.used = 0
+        self._healthy_since: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Note that the job runs from now on; does nothing if it has run since its last failure."""
+        if self._healthy_since is None:
+            self._healthy_since = now
+
+    def is_left(self, now: float) -> bool:
+        """Whether `spend` would find one."""
+        return self.most > (0 if self._is_forgiven(now) else self.used)
+
+    def spend(self, now: float) -> bool:
+        """Use up a restart after a failure; return whether one was left."""
+        left = self.is_left(now)
+        if self._is_forgiven(now):
+            self.used = 0
+        self._healthy_since = None
+        self.used += left
+        return left
+
+    def _is_forgiven(self, now: float) -> bool:
+        return self._healthy_since is not None and now - self._healthy_since >= self._window
+
+
 def run(
-    spec: JobSpec, environ: Mapping[str, str], place: Placement, on_restart: Callable[[Outcome, JobSpec], object]
+    spec: JobSpec,
+    attempt: Callable[[JobSpec, Callable[[Outcome], bool]], Outcome],
+    on_restart: Callable[[Outcome, JobSpec], object],
 ) -> Outcome:
     """Run the job, restart it up to ``spec.restarts`` times, and return the outcome of the last attempt.
 
@@ -31,22 +63,16 @@ def run(
     were lost or unfit where the pool has others. The time limit covers all attempts together.
 
     Args:
+        attempt: runs an attempt of the job; its second argument tells whether an outcome is the last.
         on_restart: called before each restart, with the outcome of the attempt and the job of the next one.
     """
     begin, limit = time.monotonic(), spec.time_limit
     budget = RestartBudget(spec.restarts, spec.restart_window)
     last: Outcome | None = None
-    tree: SourceTree | None = None
     while True:
         budget.begin(time.monotonic())
         try:
-            place = place if last is None else placement.resolve(spec, environ)
-            if spec.ship is not None and isinstance(place, placement.Agents):
-                from bireme.cluster.cluster_job import ClusterJob
-
-                tree = tree or ClusterJob.find_tree(spec, environ)  # once: all attempts run in the same copy
-            outcome = placement.run(spec, environ, place, tree, _is_last(spec, budget))
-            tree = tree and tree.replace(notes=())  # said once
+            outcome = attempt(spec, _is_last(spec, budget))
         except BadInputError as error:
             if last is None:
                 raise

@@ -26,25 +26,18 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, Mapping
     """Find the Python for the ranks, and the environment that it runs in.
 
     With ``--venv_script``, the environment is the result of sourcing that script, and Python is the first on its
-    ``PATH``. Otherwise both are those of this process. ``--python`` names another Python.
+    ``PATH``. ``--python`` names another Python.
     """
     script = spec.venv_script
     if script is not None:
         environ = _activated(script, environ)
     if spec.python is not None:
         return _named(spec.python, environ, spec.python_from), environ
-    if script is None:
-        return sys.executable, environ
     for name in ("python", "python3"):
         path = find_executable(name, environ)
         if path:
             return path, environ
     raise BadInputError(f"no python on PATH after sourcing {script}", where=_WHERE)
-
-
-def own_interpreter(spec: JobSpec) -> bool:
-    """Whether this interpreter runs the ranks, so that its search path for modules is known."""
-    return spec.venv_script is None and spec.python in (None, sys.executable)
 
 
 def version_of(python: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.node import activation, error_folder
+from bireme.node import error_folder
 from bireme.planning.environment import NodeFacts
 from bireme.resources import cores, devices, program
 from bireme.value import Value
@@ -69,11 +70,9 @@ def examine(
         problems.insert(0, error)
     else:
         try:
-            facts["interpreter"], environ = activation.interpreter(spec, environ)
-            facts["python"] = activation.version_of(facts["interpreter"])
+            facts["interpreter"], facts["python"], environ = interpreter(spec, environ)
             if spec.program.target:  # `bireme check` may have none
-                mine = activation.own_interpreter(spec)
-                facts["local_rank_flag"] = program.check(spec, environ, own_interpreter=mine, shared=shared)
+                facts["local_rank_flag"] = program.check(spec, environ, shared=shared)
         except BiremeError as error:
             facts["lacks_python"] = "interpreter" not in facts
             problems.append(error)
@@ -85,6 +84,16 @@ def examine(
         problems.append(error)
     facts |= {"omp_threads_set": "OMP_NUM_THREADS" in environ, "temporary": error_folder.beginning(environ)}
     return Examination(NodeFacts(**facts), tuple(problems), environ, tuple(notes))
+
+
+def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, str, Mapping[str, str]]:
+    """The Python of the ranks, its version if known, and their environment; by default those of this process."""
+    if spec.venv_script is None and spec.python in (None, sys.executable):
+        return sys.executable, sys.version.split()[0], environ
+    from bireme.node import activation
+
+    python, environ = activation.interpreter(spec, environ)
+    return python, activation.version_of(python), environ
 
 
 def _go_to(cwd: str, spec: JobSpec) -> None:

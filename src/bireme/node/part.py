@@ -55,8 +55,8 @@ if TYPE_CHECKING:
         def unfit(self, reason: str) -> None:
             """A rank could not be started."""
 
-        def complain(self, text: str) -> None:
-            """Something is wrong with a file, such as a log that cannot be written."""
+        def say(self, level: str, text: str) -> None:
+            """The user is to know, such as that a log cannot be written."""
 
         def gone(self) -> None:
             """No process is left."""
@@ -112,7 +112,9 @@ class NodePart:
         self._files: RankFiles | None = None
         if log_dir is not None:
             ranks = [worker.rank for worker in plan.workers]
-            self._files = RankFiles(log_dir, ranks, observer.complain, plan.env.get(JOB_NAME, ""))
+            self._files = RankFiles(
+                log_dir, ranks, lambda text: observer.say("error", text), plan.env.get(JOB_NAME, "")
+            )
         self._input: InputPipes | None = None
         self._output: JobOutput | None = None
         self._terminals: dict[tuple[int, int], int] = {}  # (rank, stream): the descriptor that we read from
@@ -176,6 +178,10 @@ class NodePart:
         self._pipes.begin()
         if self._input is not None:
             self._input.begin()
+        from bireme.resources import extension_locks  # only now: the ranks have not waited for it
+
+        for text in extension_locks.warnings(environ):
+            self._observer.say("warning", text)
 
     def _clean_up(self) -> None:
         """Remove the job's files; run by whichever of agent, watcher and guardian is left."""

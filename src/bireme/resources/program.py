@@ -83,11 +83,10 @@ def _no_python(text: bytes) -> str:
     return ""
 
 
-def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, shared: bool = False) -> str:
+def check(spec: JobSpec, environ: Mapping[str, str], *, shared: bool = False) -> str:
     """Check that the program can be run; return the flag for its local rank (``--local_rank``), or ``""``.
 
     Args:
-        own_interpreter: this interpreter runs the ranks, so its search path for modules is known.
         shared: other nodes run it too, so it may be missing only on this one.
     """
     program = spec.program
@@ -101,7 +100,9 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, own_interpreter: bool, s
         there = MISSING_THERE if spec.ship is None else "it is not in the tree that --ship sends"
         text = _read_script(program, environ, there if shared else "")
     elif program.kind == "module":
-        text = _read_module(program, environ) if own_interpreter else b""
+        # Only if this Python runs the ranks is the search path for modules known.
+        is_ours = spec.venv_script is None and spec.python in (None, sys.executable)
+        text = _read_module(program, environ) if is_ours else b""
     else:
         text = _read_executable(program.target, environ)
     if spec.local_rank_arg == "never":
