@@ -21,7 +21,6 @@ from hypothesis import settings
 from bireme.errors import BadInputError
 from bireme.resources.rendezvous_port import lease_named_port
 from tests.kit import needs
-from tests.kit.needs import pytest_runtest_setup as pytest_runtest_setup  # a hook
 from tests.kit.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
 from tests.kit.waiting import wait_for as wait_for
 
@@ -48,6 +47,18 @@ def pytest_configure() -> None:
     # Hundreds of processes would compile the same files again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that lacks something, and keep what PyTorch has compiled for this user from all that are not its own.
+
+    A build that is killed leaves a lock, of which every command speaks.
+    """
+    needs.pytest_runtest_setup(item)
+    if item.get_closest_marker("torch"):
+        os.environ.pop("TORCH_EXTENSIONS_DIR", None)
+    else:
+        os.environ["TORCH_EXTENSIONS_DIR"] = "/nonexistent/extensions"
 
 
 @pytest.hookimpl(wrapper=True)

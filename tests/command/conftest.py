@@ -50,15 +50,21 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def _resize(fd: int, columns: int) -> None:
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+def _resize(fd: int, columns: int, rows: int = 30) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 class Terminal:
     """The command on a terminal of its own, as a shell starts it: controlling terminal, foreground."""
 
     def __init__(
-        self, *args: object, env: dict[str, str] | None = None, columns: int = 0, argv: list[str] | None = None
+        self,
+        *args: object,
+        env: dict[str, str] | None = None,
+        columns: int = 0,
+        rows: int = 30,
+        argv: list[str] | None = None,
+        cwd: Path | str = ".",
     ) -> None:
         self.seen = b""
         self.closed = False
@@ -67,7 +73,8 @@ class Terminal:
         environ = clean_environ(NO_COLOR="1") if env is None else env
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            _resize(0, columns)
+            _resize(0, columns, rows)
+            os.chdir(cwd)
             os.execve(argv[0], argv, environ)
         os.set_blocking(self.fd, False)
 
@@ -84,10 +91,11 @@ class Terminal:
         self.seen += data
         return bool(data)
 
-    def expect(self, text: bytes, seconds: float = 60.0, times: int = 1) -> bytes:
-        """Read until the text has been seen; return all that was."""
+    def expect(self, text: bytes | str, seconds: float = 60.0, times: int = 1, after: int = 0) -> bytes:
+        """Read until the text has been seen, after so many bytes; return all that was."""
+        text = text.encode() if isinstance(text, str) else text
         deadline = time.monotonic() + seconds
-        while self.seen.count(text) < times:
+        while self.seen.count(text, after) < times:
             assert not self.closed and time.monotonic() < deadline, f"{text!r} was not seen in {self.seen!r}"
             self._read(deadline - time.monotonic())
         return self.seen

@@ -15,56 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, TIMES, bireme, clean_environ
+from tests.command.tune.conftest import CONFIG, CONTRACT, NAMES, ONE, Desk
+from tests.conftest import TIMES, bireme, clean_environ
 from tests.kit.waiting import wait_for
 
-CONTRACT = PROGRAMS / "contract.py"
-CONFIG = {
-    "train_micro_batch_size_per_gpu": [4, 8],
-    "optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.999]}},
-    "zero_optimization": {"stage": 0},
-    "autotuning": {"enabled": True},
-}
-NAMES = ["z0_gas1_tmbspg8", "z0_gas2_tmbspg4"]
 STAGES = {**CONFIG, "zero_optimization": {"stage": [0, 1]}}
-
-
-class Desk:
-    """A folder with a configuration, and ``bireme tune`` in it."""
-
-    def __init__(self, folder: Path, stage) -> None:
-        self.folder, self.stage = folder, stage
-        self.configure(CONFIG)
-
-    def configure(self, config: dict, **section: object) -> None:
-        given = {"tuner_type": "gridsearch", **config.get("autotuning", {}), **section}  # what is asked here is not how
-        config = {**config, "autotuning": given} if section or "autotuning" in config else config
-        (self.folder / "ds.json").write_text(json.dumps(config))
-
-    @property
-    def results(self) -> Path:
-        return self.folder / "autotuning_results"
-
-    def words(self, *script: object, options=("--num_gpus", "1"), flag="--deepspeed_config") -> list[str]:
-        return [*map(str, options), str(CONTRACT), flag, "ds.json", *map(str, script)]
-
-    def run(self, *script: object, command=("tune",), code=0, **kwargs):
-        done = self.stage.run(*command, *self.words(*script, **kwargs), cwd=self.folder, timeout=120)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    def start(self, *script: object, **kwargs):
-        return self.stage.start("tune", *self.words(*script, **kwargs), cwd=self.folder)
-
-    def summary(self) -> str:
-        """The summary without what depends on the clock."""
-        text = (self.results / "summary.txt").read_text()
-        return re.sub(r"\d+(\.\d+)? (s|min)\b( \d+ s)?", "T", re.sub(r"([ -])\1+", r"\1", text))
-
-
-@pytest.fixture
-def desk(tmp_path, stage):
-    return Desk(tmp_path, stage)
 
 
 # -- a whole study -------------------------------------------------------------------------------------
@@ -104,8 +59,7 @@ def test_the_command_at_the_end_runs_the_real_job(desk):
     desk.run("--batch", "17", options=("--num_gpus", "2"))
     command = shlex.split((desk.results / "cmd_optimal.txt").read_text())
     assert command[:2] == ["bireme", "run"] and "--autotuning" not in command
-    done = desk.stage.run(*command[1:], cwd=desk.folder)
-    assert done.returncode == 0
+    done = desk.tune(*command[1:], command=())
     assert done.stdout.count("real job 0 8") == 2 and done.stdout.count("batch 17 ") == 2
 
 
@@ -113,10 +67,8 @@ def test_autotuning_run_ends_as_the_real_job_does(desk):
     done = desk.run(command=("run", "--autotuning", "run"))
     assert done.stdout.count("real job 0 8") == 1
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}})
-    failing = desk.folder / "failing.py"
-    failing.write_text(CONTRACT.read_text().replace('print("real job"', 'sys.exit(7) or print("real job"'))
-    words = ["run", "--autotuning", "run", "--num_gpus", "1", str(failing), "--deepspeed_config", "ds.json"]
-    assert desk.stage.run(*words, cwd=desk.folder).returncode == 7
+    failing = desk.program("failing.py", ('print("real job"', 'sys.exit(7) or print("real job"'))
+    desk.run(command=("run", "--autotuning", "run"), program=failing, code=7)
 
 
 def test_several_at_once_each_with_its_own_configuration(desk):
@@ -151,7 +103,7 @@ def test_a_hugging_face_script(desk):
 
 
 def test_a_configuration_as_a_file(desk):
-    desk.run(options=("--num_gpus", "1", "--config_as", "file"))
+    desk.run(options=(*ONE, "--config_as", "file"))
     command = shlex.split((desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text())
     assert command[-1] == str(desk.results / "z0_gas1_tmbspg8" / "ds_config.json")
 
@@ -164,7 +116,7 @@ def test_a_configuration_too_long_for_an_argument_is_passed_as_a_file(desk):
 
 
 def test_the_flags_of_the_launch_carry_over(desk):
-    options = ("--num_gpus", "1", "--hosts", "localhost:2", "--grace", "3.25", "--no_local_rank", "--export", "A=b c")
+    options = (*ONE, "--hosts", "localhost:2", "--grace", "3.25", "--no_local_rank", "--export", "A=b c")
     desk.run(options=(*options, "--master_port", "31417", "--log_dir", "logs", "--wrap", "env X=1"))
     words = [shlex.split(path.read_text()) for path in desk.results.glob("z*/cmd.txt")]
     for command in words:
@@ -223,21 +175,15 @@ def test_links_that_were_laid_in_the_folder_are_not_followed(desk, tmp_path):
 
 def test_every_end_has_its_cause(desk):
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16], "zero_optimization": {"stage": 0}})
-    script = desk.folder / "ends.py"
-    script.write_text(
-        CONTRACT.read_text().replace(
-            "speed = 100.0",
-            "if micro == 1 and rank == 0: raise ValueError('of its own')\n"
-            "if micro == 2: sys.exit(0)\n"
-            "if micro == 4: time.sleep(600)\n"
-            "if micro == 8: print('error: a word only', file=sys.stderr)\n"
-            "if micro == 16: raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n"
-            "speed = 100.0",
-        )
+    ends = (
+        "if micro == 1 and rank == 0: raise ValueError('of its own')\n"
+        "if micro == 2: sys.exit(0)\n"
+        "if micro == 4: time.sleep(600)\n"
+        "if micro == 8: print('error: a word only', file=sys.stderr)\n"
+        "if micro == 16: raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n"
     )
-    words = ["tune", "--num_gpus", "2", "--experiment_limit", "15", "--grace", "1", str(script)]
-    done = desk.stage.run(*words, "--deepspeed_config", "ds.json", cwd=desk.folder, timeout=120)
-    assert done.returncode == 0, done.stderr
+    script = desk.program("ends.py", ("speed = 100.0", f"{ends}speed = 100.0"))
+    done = desk.run(options=("--num_gpus", "2", "--experiment_limit", "15", "--grace", "1"), program=script)
     assert re.search(r"tmbspg1: failed: rank 0 on \S+: ValueError: of its own", done.stdout)
     assert "tmbspg2: no metric: " in done.stdout
     assert "tmbspg4: timed out: stopped after the time limit of 15 s" in done.stdout
@@ -314,7 +260,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
 
 
 def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk):
-    first = desk.start("--until", "go", options=("--num_gpus", "1", "--experiment_limit", "6"))
+    first = desk.start("--until", "go", options=(*ONE, "--experiment_limit", "6"))
     wait_for((desk.results / NAMES[0] / "stdout.log").exists)  # the other has timed out
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
@@ -327,22 +273,20 @@ def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk
     assert (desk.results / "journal").read_bytes() == journal
     desk.configure(CONFIG)
     (desk.folder / "go").touch()
-    done = desk.run("--until", "go", options=("--num_gpus", "1", "--experiment_limit", "60"))
+    done = desk.run("--until", "go", options=(*ONE, "--experiment_limit", "60"))
     assert f"running again, because --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 2
 
 
 def test_what_failed_is_run_again_when_the_script_was_mended(desk):
     desk.configure({**STAGES, "train_micro_batch_size_per_gpu": 8}, overwrite=False)
-    script = desk.folder / "train.py"
-    words = ("tune", "--num_gpus", "1", str(script), "--deepspeed_config", "ds.json")
-    script.write_text(CONTRACT.read_text().replace("speed = ", "if stage: misspelt\nspeed = "))
-    first = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    script = desk.program("train.py", ("speed = ", "if stage: misspelt\nspeed = "))
+    first = desk.run(program=script).stdout
     assert len(re.findall(r"^\| z1.*\| failed *\|$", first, re.M)) == 1
-    second = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    second = desk.run(program=script).stdout
     assert "1 of them failed and are not run again" in second and " starts on " not in second
     script.write_text(CONTRACT.read_text())
-    third = desk.stage.run(*words, cwd=desk.folder, timeout=120).stdout
+    third = desk.run(program=script).stdout
     assert "running again, because the script has changed: z1_" in third
     assert len(re.findall(r" starts on ", third)) == 1
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 2
@@ -457,8 +401,7 @@ def test_bad_input_is_told_in_two_lines_and_nothing_is_begun(desk, text, words, 
 
 
 def test_no_configuration_is_named(desk):
-    done = desk.stage.run("tune", str(CONTRACT), cwd=desk.folder)
-    assert done.returncode == 2 and "no DeepSpeed configuration in the script's arguments" in done.stderr
+    assert "no DeepSpeed configuration in the script's arguments" in desk.tune(CONTRACT, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -471,14 +414,13 @@ def test_no_configuration_is_named(desk):
     ],
 )
 def test_what_is_typed_first_and_wrong(desk, words, said):
-    done = desk.stage.run("tune", *words, cwd=desk.folder)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    done = desk.tune(*words, code=2)
+    assert said in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 2
 
 
 def test_no_such_script(desk):
-    done = desk.stage.run("tune", "absent.py", "--deepspeed_config", "ds.json", cwd=desk.folder)
-    assert done.returncode == 2 and "absent.py" in done.stderr
+    assert "absent.py" in desk.run(program="absent.py", code=2).stderr
 
 
 def test_results_that_cannot_be_written(desk):
@@ -517,9 +459,7 @@ def test_a_run_that_does_not_end_is_ended(desk, measures):
         f"    if not {measures} and os.environ['RANK'] == '0':\n"
         "        print(f'steps: {step} loss: 0.1 iter time (s): 0.1', flush=True)\n"
     )
-    words = ["tune", "--num_gpus", "2", "--grace", "1", str(script), "--deepspeed_config", "ds.json"]
-    done = desk.stage.run(*words, cwd=desk.folder, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = desk.run(options=("--num_gpus", "2", "--grace", "1"), program=script)
     (speed,) = re.findall(r"tmbspg4: (\S+) samples/s, the best so far", done.stdout)
     assert float(speed) == 77 if measures else 20 < float(speed) < 160, "8 samples in a step of 0.1 s or more"
     assert desk.stage.left() == {}
@@ -537,9 +477,7 @@ def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
     process.kill()
     process.communicate()
     done = desk.run(*steps)
-    records = [json.loads(line.split(maxsplit=1)[1]) for line in (desk.results / "journal").read_text().splitlines()]
-    ends = [record["end"] for record in records if "end" in record]
-    assert len(set(ends)) == len(ends)
+    ends = list(desk.ends())
     names = ["z0_gas1_tmbspg8", "z1_gas1_tmbspg8"]
     assert ends[:2] == names
     assert sorted(path.parent.name for path in desk.results.glob("*/metrics.json")) == names
@@ -550,7 +488,7 @@ def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
 
 def test_the_rounds_can_be_switched_off(desk):
     desk.configure({**STAGES, "train_micro_batch_size_per_gpu": [8]})
-    done = desk.run("--steps", "6", options=("--num_gpus", "1", "--confidence", "0"))
+    done = desk.run("--steps", "6", options=(*ONE, "--confidence", "0"))
     assert "@" not in done.stdout and ", by 1 run\n" in done.stdout
-    done = desk.run(options=("--num_gpus", "1", "--effect", "much"), code=2)
+    done = desk.run(options=(*ONE, "--effect", "much"), code=2)
     assert done.stderr == "bireme: --effect: 'much' is not a number of percent from 0.1 to 100\n"

@@ -13,19 +13,13 @@ from collections import Counter
 
 import pytest
 
-from tests.command.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
+from tests.command.tune.conftest import CONFIG, CONTRACT, NAMES, ONE, Desk
 from tests.conftest import ROOT, clean_environ, read_lines
 from tests.kit import needs
 
 TRAINS = ROOT / "benchmarks/programs/tuned.py"
-ONE = ("--num_gpus", "1")
 ONCE = (*ONE, "--confidence", "0")
 """No configuration runs again."""
-
-
-@pytest.fixture
-def desk(tmp_path, stage):
-    return Desk(tmp_path, stage)
 
 
 def best(desk: Desk) -> dict:
@@ -34,6 +28,11 @@ def best(desk: Desk) -> dict:
 
 def optimal(desk: Desk) -> list[str]:
     return shlex.split((desk.results / "cmd_optimal.txt").read_text())
+
+
+def real_job(desk: Desk, code: int = 0):
+    """Run the command at the end of the study."""
+    return desk.tune(*optimal(desk)[1:], command=(), code=code)
 
 
 def ran(desk: Desk) -> Counter[str]:
@@ -59,9 +58,7 @@ def test_the_reason_in_the_table_is_the_exception(desk):
 
 def test_one_machine_needs_neither_pdsh_nor_ssh(desk):
     """DeepSpeed needs both, to localhost (issue 5709)."""
-    env = clean_environ(PATH="/nonexistent")
-    words = desk.words(options=("--hosts", "localhost:2", "--num_gpus", "1"))
-    assert desk.stage.run("tune", *words, cwd=desk.folder, env=env).returncode == 0
+    desk.run(options=("--hosts", "localhost:2", *ONE), env=clean_environ(PATH="/nonexistent"))
     assert len(list(desk.results.glob("z*/metrics.json"))) == 2
 
 
@@ -119,10 +116,9 @@ def test_the_word_error_is_no_failure(desk, stream):
 def test_names_that_begin_alike_do_not_meet(desk):
     """DeepSpeed ends ``…tmbspg16`` with ``…tmbspg1``."""
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": [16, 1], "zero_optimization": {"stage": 0}})
-    script = desk.folder / "waits.py"
-    script.write_text(CONTRACT.read_text().replace("while args.until and", "while args.until and micro != 1 and"))
-    words = ["--hosts", "localhost:2", "--num_gpus", "1", str(script), "--deepspeed_config", "ds.json"]
-    process = desk.stage.start("tune", *words, "--until", "go", "--do", "0/1=die", cwd=desk.folder)
+    script = desk.program("waits.py", ("while args.until and", "while args.until and micro != 1 and"))
+    words = ("--until", "go", "--do", "0/1=die")
+    process = desk.start(*words, options=("--hosts", "localhost:2", *ONE), program=script)
     read_lines(process, 1, "z0_gas16_tmbspg1: failed: rank 0")
     (desk.folder / "go").touch()
     out, err = process.communicate(timeout=60)
@@ -182,28 +178,24 @@ def test_values_behind_flags_of_a_hugging_face_script(desk):
         assert f"--batch={config['train_micro_batch_size_per_gpu']}" in words
         assert words[words.index("--gas") + 1] == str(config["gradient_accumulation_steps"])
     assert "--batch=4" in optimal(desk)
-    done = desk.stage.run(*optimal(desk)[1:], cwd=desk.folder)
+    done = real_job(desk)
     assert "real job 0 4" in done.stdout and "batch 4 " in done.stdout
 
 
 def test_a_module(desk):
     (desk.folder / "package").mkdir()
     (desk.folder / "package" / "train.py").write_text(CONTRACT.read_text())
-    words = [*ONE, "--module", "package.train", "--deepspeed_config", "ds.json"]
-    done = desk.stage.run("tune", *words, cwd=desk.folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    desk.run(options=(*ONE, "--module"), program="package.train")
     assert optimal(desk)[:5] == ["bireme", "run", "--module", *ONE]
-    assert "real job 0 8" in desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).stdout
+    assert "real job 0 8" in real_job(desk).stdout
 
 
 def test_a_program_that_is_not_pythons(desk):
     program = desk.folder / "train.sh"
     program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(CONTRACT)])} "$@"\n')
     program.chmod(0o755)
-    words = [*ONE, "--no_python", "./train.sh", "--deepspeed_config", "ds.json"]
-    done = desk.stage.run("tune", *words, cwd=desk.folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "real job 0 8" in desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).stdout
+    desk.run(options=(*ONE, "--no_python"), program="./train.sh")
+    assert "real job 0 8" in real_job(desk).stdout
 
 
 def test_arguments_arrive_as_they_are(desk):
@@ -211,12 +203,10 @@ def test_arguments_arrive_as_they_are(desk):
     script = desk.folder / "says.py"
     script.write_text('import json, sys\nprint("ARGS", json.dumps(sys.argv[3:]))\n' + CONTRACT.read_text())
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}})
-    words = ["--num_gpus", "1", "says.py", "--deepspeed_config", "ds.json", *strange]
-    done = desk.stage.run("tune", *words, cwd=desk.folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    desk.run(*strange, program="says.py")
     (log,) = desk.results.glob("z*/stdout.log")
     assert f"ARGS {json.dumps(strange)}" in log.read_text()
-    assert f"ARGS {json.dumps(strange)}" in desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).stdout
+    assert f"ARGS {json.dumps(strange)}" in real_job(desk).stdout
 
 
 def test_the_real_job_is_stopped_by_ctrl_c(desk):
@@ -254,8 +244,7 @@ def test_from_python_in_another_folder(desk):
     """Paths are those of the working directory, and the results lie there."""
     (desk.folder / "deep").mkdir()
     (desk.folder / "ds.json").rename(desk.folder / "deep" / "ds.json")
-    words = [*ONE, os.path.relpath(CONTRACT, desk.folder), "--deepspeed_config", "deep/ds.json"]
-    assert desk.stage.run("tune", *words, cwd=desk.folder).returncode == 0
+    desk.tune(*ONE, os.path.relpath(CONTRACT, desk.folder), "--deepspeed_config", "deep/ds.json")
     assert sorted(path.name for path in desk.folder.iterdir()) == ["autotuning_exps", "autotuning_results", "deep"]
 
 
@@ -272,7 +261,7 @@ def test_the_time_limit_is_that_of_the_real_job(desk):
     desk.configure({**CONFIG, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}})
     desk.run("--nap", "2", options=(*ONE, "--time_limit", "0.2"))
     assert "--time_limit=0.2" in optimal(desk)
-    assert desk.stage.run(*optimal(desk)[1:], cwd=desk.folder).returncode == 124
+    real_job(desk, code=124)
 
 
 # -- the engine itself ---------------------------------------------------------------------------------
@@ -293,10 +282,8 @@ def test_deepspeeds_engine(desk):
     }
     desk.configure(config)
     # one rank, and one choice: what costs the time here is DeepSpeed's import
-    words = ["--accelerator", "cpu", "--num_gpus", "1", str(TRAINS), "--deepspeed_config", "ds.json"]
     env = clean_environ(OMP_NUM_THREADS="1")
-    done = desk.stage.run("tune", *words, cwd=desk.folder, env=env, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
+    desk.run(options=("--accelerator", "cpu", *ONE), program=TRAINS, env=env)
     info = json.loads((desk.results / "profile_model_info" / "model_info.json").read_text())
     assert info["num_params"] == 2 * (512 * 1024) + 1024 * 1024 + 1024 + 1024 + 512
     figures = json.loads((desk.results / "z1_gas1_tmbspg24" / "metrics.json").read_text())

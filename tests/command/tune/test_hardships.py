@@ -6,9 +6,9 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,36 +17,13 @@ import pytest
 from bireme.cli.parser import parse
 from bireme.cli.tune_words import deepspeed_study
 from bireme.options.table import select
-from bireme.tune.store.journal import Journal
 from tests.cluster.basics import children
-from tests.command.tune.test_command import CONFIG, CONTRACT, NAMES, Desk
-from tests.conftest import bireme, clean_environ, free_ports, read_lines
-from tests.kit import needs
+from tests.command.tune.conftest import CONFIG, CONTRACT, NAMES, ONE, Desk
+from tests.conftest import clean_environ, free_ports, read_lines
 from tests.kit.waiting import wait_for
 
-ONE = {"train_micro_batch_size_per_gpu": 4, "autotuning": {"enabled": True}}
+ONE_POINT = {"train_micro_batch_size_per_gpu": 4, "autotuning": {"enabled": True}}
 FIGURES = {"throughput": 1e9, "latency": 1e-3, "FLOPS_per_gpu": 1e15}
-
-
-@pytest.fixture
-def desk(tmp_path, stage):
-    return Desk(tmp_path, stage)
-
-
-def ends(desk: Desk) -> dict[str, str]:
-    """Experiment → cause, as the journal has it; each once."""
-    found = [(str(record["end"]), record["ending"]["cause"]) for record in records(desk) if "end" in record]
-    assert len(found) == len(dict(found)), "nothing ends twice"
-    return dict(found)
-
-
-def records(desk: Desk) -> tuple[dict, ...]:
-    if not (desk.results / "journal").exists():
-        return ()
-    journal = Journal.open(str(desk.results / "journal"))
-    found = tuple(journal.records)
-    journal.close()
-    return found
 
 
 def begins(path: Path, text: str = "") -> None:
@@ -58,7 +35,7 @@ def begins(path: Path, text: str = "") -> None:
 
 
 def test_figures_of_an_earlier_run_are_never_taken(desk):
-    desk.configure(ONE)
+    desk.configure(ONE_POINT)
     folder = desk.results / "z0_gas1_tmbspg4"
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(json.dumps(FIGURES))
@@ -69,27 +46,27 @@ def test_figures_of_an_earlier_run_are_never_taken(desk):
 
 @pytest.mark.parametrize(("said", "mentioned"), [("hello", False), ("[INFO] DeepSpeed info: version=0.18", True)])
 def test_a_script_that_is_no_deepspeed_training(desk, said, mentioned):
-    desk.configure(ONE)
+    desk.configure(ONE_POINT)
     done = desk.run("--do", "0/4=nothing", "--say", said, code=1)
     hint = "; the script's output does not mention DeepSpeed: does it call deepspeed.initialize?"
     assert (hint in done.stdout) == (not mentioned)
 
 
 def test_figures_that_are_written_by_half_are_none(desk):
-    desk.configure(ONE)
+    desk.configure(ONE_POINT)
     assert "no metric: metrics.json is damaged or incomplete" in desk.run("--do", "0/4=half", code=1).stdout
 
 
 def test_figures_of_an_interrupted_run_are_not_those_of_the_next(desk):
     """The first run measures, and is killed with its tuner; the second measures nothing."""
-    desk.configure(ONE)
+    desk.configure(ONE_POINT)
     first = desk.start("--do", "0/4=once")
     begins(desk.folder / "once")
     first.kill()
     first.communicate()
-    assert ends(desk) == {}
+    assert desk.causes() == {}
     desk.run("--do", "0/4=once", code=1)
-    assert ends(desk) == {"z0_gas1_tmbspg4": "no metric"}
+    assert desk.causes() == {"z0_gas1_tmbspg4": "no metric"}
 
 
 def test_what_dies_after_it_has_measured_has_failed(desk):
@@ -110,52 +87,28 @@ def test_results_of_another_study_do_not_stand_where_nothing_works(desk):
 
 # -- disks ---------------------------------------------------------------------------------------------
 
-SMALL_DISK = """
-mount -t tmpfs -o size="$1k" none "$2" && cd "$2" && cp "$3" ds.json && shift 3
-"$@"; code=$?
-cp autotuning_results/journal journal.then
-mount -o remount,size=10m none . && "$@" >/dev/null && cat autotuning_results/summary.txt
-exit $code
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 28, 60])
 def test_a_full_disk_is_told_and_nothing_is_lost(desk, size):
     """With room again, the study goes on where it was, and holds nothing against any configuration."""
-    words = bireme("tune", *desk.words(options=("--num_gpus", "1", "--grace", "1")))
-    disk = desk.folder / "disk"
-    disk.mkdir()
-    namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
-    needs.program("unshare")
-    if subprocess.run([*namespaces, "true"], capture_output=True).returncode:
-        needs.missing("no namespaces for a disk of its own")
-    done = subprocess.run(
-        [*namespaces, "sh", "-c", SMALL_DISK, "sh", str(size), str(disk), str(desk.folder / "ds.json"), *words],
-        capture_output=True,
-        text=True,
-        env=clean_environ(),
-        timeout=120,
-    )
-    assert done.returncode == 69, done.stdout + done.stderr
-    assert re.search(r"bireme: /\S+ cannot be (written|made): No space left on device", done.stderr)
-    assert "Traceback" not in done.stderr and "Bireme itself failed" not in done.stderr
-    summary = done.stdout[done.stdout.rindex("| tuning_space") :]
+    words = desk.words(options=(*ONE, "--grace", "1"))
+    done = desk.on_a_small_disk(size, *words, before=f"cp {shlex.quote(str(desk.folder))}/ds.json .")
+    summary = (desk.folder / "kept/summary.txt").read_text()
     assert len(re.findall(r"^\| z\S+ .*\| ok +\|$", summary, re.M)) == 2, summary
     measured = re.findall(r"^(z\S+): \S+ samples/s", done.stdout, re.M)
     assert "failed" not in summary and len(measured) == len(set(measured))
 
 
 def test_a_rank_that_finds_the_disk_full_is_not_to_blame_for_it(desk):
-    desk.configure(ONE)
+    desk.configure(ONE_POINT)
     script = desk.folder / "full.py"
     script.write_text("with open('/dev/full', 'w') as file: file.write('x')")
-    done = desk.stage.run("tune", "--num_gpus", "1", str(script), "--deepspeed_config", "ds.json", cwd=desk.folder)
-    assert done.returncode == 1
+    done = desk.run(program=script, code=1)
     tried, summary = done.stdout.split("What failed:\n")
     assert tried.count("infrastructure: rank 0 on") == 4, done.stdout
     assert "infrastructure: rank 0 on" in summary and "Could not be run (run the same command again" in summary
-    assert ends(desk) == {}
+    assert desk.causes() == {}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -202,37 +155,26 @@ def alone(desk):
 
 def test_slots_are_given_on_when_nothing_is_left_on_them(desk, alone):
     """Ranks that ignore SIGTERM, with grandchildren in sessions of their own."""
-    words = [
-        "--num_gpus",
-        "1",
-        "--grace",
-        "0.5",
-        "--experiment_limit",
-        "15",
-        str(alone),
-        "--deepspeed_config",
-        "ds.json",
-    ]
-    done = desk.stage.run("tune", *words, "--do", "0/4=stubborn", cwd=desk.folder, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ends(desk) == {**dict.fromkeys(NAMES, "ok"), "z0_gas2_tmbspg4": "timed out"}
+    options = (*ONE, "--grace", "0.5", "--experiment_limit", "15")
+    desk.run("--do", "0/4=stubborn", options=options, program=alone)
+    assert desk.causes() == {**dict.fromkeys(NAMES, "ok"), "z0_gas2_tmbspg4": "timed out"}
     assert desk.stage.left() == {}
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_tuner_that_dies_takes_stubborn_experiments_with_it(desk, alone, signum):
-    words = ["tune", "--num_gpus", "2", "--grace", "0.5", str(alone), "--deepspeed_config", "ds.json"]
-    words += ["--do", "0/8=stubborn", "--until", "go"]
+    words = ("--do", "0/8=stubborn", "--until", "go")
+    how = {"options": ("--num_gpus", "2", "--grace", "0.5"), "program": alone}
     (desk.folder / "go").touch()
-    first = desk.stage.start(*words, cwd=desk.folder)
+    first = desk.start(*words, **how)
     for rank in (0, 1):
         begins(desk.folder / f"stubborn.{rank}")
     first.send_signal(signum)
     first.communicate()
-    assert ends(desk) == {"z0_gas2_tmbspg4": "ok"}
+    assert desk.causes() == {"z0_gas2_tmbspg4": "ok"}
     (desk.folder / "stubborn.0").rename(desk.folder / "stubborn.before")
     (desk.folder / "go").unlink()
-    second = desk.stage.start(*words, cwd=desk.folder)
+    second = desk.start(*words, **how)
     lines = read_lines(second, 1, "z0_gas1_tmbspg8 starts on")
     second.send_signal(signal.SIGINT)
     out, err = second.communicate(timeout=60)
@@ -247,8 +189,8 @@ def test_what_carries_an_experiment_is_killed(desk, depth, tmp_path, monkeypatch
     """It is started again, and what was left of it is gone before, or at the end of the next one."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    desk.configure(ONE)
-    process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--grace", "1"))
+    desk.configure(ONE_POINT)
+    process = desk.start("--until", "go", "--ran", "ran", options=(*ONE, "--grace", "1"))
     begins(desk.folder / "ran", "0/4\n")
     pid = process.pid
     for _ in range(depth):
@@ -261,7 +203,7 @@ def test_what_carries_an_experiment_is_killed(desk, depth, tmp_path, monkeypatch
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"infrastructure: " in out and b"retrying" in out
-    assert ends(desk) == {"z0_gas1_tmbspg4": "ok"}
+    assert desk.causes() == {"z0_gas1_tmbspg4": "ok"}
     assert desk.stage.left() == {} and os.listdir(tmp_path / "temporary") == []
 
 
@@ -270,21 +212,21 @@ def test_what_carries_an_experiment_is_killed(desk, depth, tmp_path, monkeypatch
 
 def test_a_port_that_is_taken_in_between_is_not_held_against_the_configuration(desk):
     port = free_ports(2)
-    process = desk.start("--until", "go", "--ran", "ran", options=("--num_gpus", "1", "--master_port", port))
+    process = desk.start("--until", "go", "--ran", "ran", options=(*ONE, "--master_port", port))
     begins(desk.folder / "ran")
     with socket.create_server(("127.0.0.1", port)):
         (desk.folder / "go").touch()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out.count(f"port {port} is taken by another program; retrying".encode()) == 1, out
-    assert ends(desk) == dict.fromkeys(NAMES, "ok")
+    assert desk.causes() == dict.fromkeys(NAMES, "ok")
     assert f"--master_port {port + 1} " in (desk.results / "z0_gas1_tmbspg8" / "cmd.txt").read_text()
 
 
 def test_a_port_that_is_taken_beforehand(desk):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = desk.run(options=("--num_gpus", "1", "--master_port", port), code=2)
+        done = desk.run(options=(*ONE, "--master_port", port), code=2)
     assert f"--master_port: port {port} is taken by another program" in done.stderr and done.stdout == ""
 
 
@@ -330,7 +272,7 @@ def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
     desk.configure(config)
     chance, seen, kills = random.Random(5), {}, 0
     journal = desk.results / "journal"
-    while len(seen) + 2 < len(ends(other)):
+    while len(seen) + 2 < len(other.causes()):
         process = desk.start(*script, options=options)
         while not journal.exists() or journal.read_bytes().count(b'{"end":') < len(seen) + 2:
             assert process.poll() is None
@@ -338,14 +280,14 @@ def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
         time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.communicate()
-        now = ends(desk)
+        now = desk.causes()
         assert seen.items() <= now.items(), "what has ended is kept"
         seen, kills = now, kills + 1
-        if any("over" in record for record in records(desk)):  # killed at its last words; it would begin anew
+        if any("over" in record for record in desk.records()):  # killed at its last words; it would begin anew
             break
     else:
         desk.run(*script, options=options)
-    assert kills >= 2 and ends(desk) == ends(other)
+    assert kills >= 2 and desk.causes() == other.causes()
     assert desk.summary() == other.summary()
     assert desk.stage.left() == {}
 
@@ -353,9 +295,9 @@ def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
 def test_a_study_is_over_when_its_results_are_written_and_not_before(desk):
     """Else the next one would clear away what has taken hours."""
     (desk.results / "summary.txt").mkdir(parents=True)
-    done = desk.run(options=("--num_gpus", "1"), code=69)
+    done = desk.run(options=ONE, code=69)
     assert f"{desk.results}/summary.txt cannot be written: Is a directory" in done.stderr
     (desk.results / "summary.txt").rmdir()
-    done = desk.run(options=("--num_gpus", "1"))
+    done = desk.run(options=ONE)
     assert "resuming the study: 2 of its experiments have ended" in done.stdout
     assert " starts on " not in done.stdout and (desk.results / "cmd_optimal.txt").exists()

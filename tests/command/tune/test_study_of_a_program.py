@@ -13,41 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, TIMES
+from tests.command.tune.conftest import TUNABLE
+from tests.conftest import TIMES
 
-TUNABLE = str(PROGRAMS / "tunable.py")
 RATE = ("--maximize", "rate: {}")
 BATCHES = ("--param", "batch=8,16,32")
 MODES = ("--param", "mode=safe,fast")
-
-
-class Bench:
-    """A folder in which programs are tuned."""
-
-    def __init__(self, folder: Path, stage) -> None:
-        self.folder, self.stage = folder, stage
-
-    def words(self, *options: str, args: tuple[str, ...] = ()) -> list[str]:
-        return ["tune", *options, TUNABLE, "--log", "ran", *args]
-
-    def run(self, *options: str, args: tuple[str, ...] = (), code: int = 0):
-        done = self.stage.run(*self.words(*options, args=args), cwd=self.folder, timeout=120)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    @property
-    def ran(self) -> list[str]:
-        """The trials that really ran, in order."""
-        return [line.split()[0] for line in (self.folder / "ran").read_text().splitlines()]
-
-    def records(self, results_dir: str = "tuning") -> list[dict]:
-        lines = (self.folder / results_dir / "journal").read_text().splitlines()[1:]
-        return [json.loads(line.partition(" ")[2]) for line in lines]
-
-
-@pytest.fixture
-def bench(tmp_path, stage):
-    return Bench(tmp_path, stage)
 
 
 def test_from_the_command_line_to_the_real_job(bench):
@@ -61,13 +32,12 @@ def test_from_the_command_line_to_the_real_job(bench):
     assert shlex.split((bench.folder / "tuning" / "cmd_best.txt").read_text()) == shlex.split(real)
     assert (bench.folder / "tuning" / "summary.txt").read_text() in done.stdout
     assert done.stdout.splitlines()[-1] == "  a page about it:  bireme tune report tuning"
-    assert "batch=32 mode=fast" in bench.stage.run("tune", "status", cwd=bench.folder).stdout
-    job = bench.stage.run(*shlex.split(real)[1:], cwd=bench.folder)
-    assert job.returncode == 0 and "rate: 1" in job.stdout
-    ends = [record for record in bench.records() if "end" in record]
-    assert [record["end"] for record in ends] == bench.ran[:-1]
-    assert all(len(record["series"]["rate"]) == 6 for record in ends)
-    assert all(record["parts"].keys() == {"launch", "warm_up", "measuring"} for record in ends)
+    assert "batch=32 mode=fast" in bench.tune("status").stdout
+    assert "rate: 1" in bench.tune(*shlex.split(real)[1:], command=()).stdout
+    ends = bench.ends()
+    assert list(ends) == bench.ran[:-1]
+    assert all(len(record["series"]["rate"]) == 6 for record in ends.values())
+    assert all(record["parts"].keys() == {"launch", "warm_up", "measuring"} for record in ends.values())
     again = bench.run(*BATCHES, *MODES, *RATE, args=("--batch", "{batch}", "--mode", "{mode}"))
     assert again.stdout.splitlines()[-2:] == done.stdout.splitlines()[-2:]
     took = [next(line for line in each.stdout.splitlines() if line.startswith("Tuning took")) for each in (done, again)]
@@ -83,7 +53,7 @@ def test_the_screen_says_how_long_the_finalists_take_and_status_the_same(bench):
         "print('rate:', random.Random(os.environ['BIREME_TRIAL']).gauss(92 + 8 * int(sys.argv[1]), 4))\n"
     )
     words = ("--param", "x=1,2", *RATE, "--effect", "5", "--confirm", "sure", "noisy.py", "{x}")
-    done = bench.stage.run("tune", *words, cwd=bench.folder, timeout=120)
+    done = bench.tune(*words)
     time = r"(?:\d+ min )?[\d.]+ s|\d+ min"
     forecast = rf"about (?:{time}) \((?:{time}) to (?:{time})\)"
     before = re.search(rf"^comparing the best takes {forecast}.*\ntrial-\d+ \[round 1\]", done.stdout, re.MULTILINE)
@@ -116,7 +86,7 @@ def test_memory_and_limits_forbid(bench):
     options = (*BATCHES, *RATE, "--limit", "p99: {} < 60ms")
     done = bench.run(*options, args=("--batch", "{batch}", "--fail", "32"))
     assert "best: batch=16" in done.stdout
-    ends = {str(each["point"]["batch"]): each["ending"] for each in bench.records() if "end" in each}
+    ends = {str(each["point"]["batch"]): each["ending"] for each in bench.ends().values()}
     assert ends["32"]["cause"] == "out of memory"
     done = bench.run(*options, "--results_dir", "other", args=("--batch", "{batch}"))
     assert "over limit: p99 is 96 ms, the limit is < 60 ms" in done.stdout and "best: batch=16" in done.stdout
@@ -127,7 +97,7 @@ def test_stopped_and_continued(bench, sent):
     """What has ended does not run again; what was stopped does."""
     options = (*BATCHES, *RATE)
     args = ("--batch", "{batch}", "--slow", "0.3")
-    study = bench.stage.start(*bench.words(*options, args=args), cwd=bench.folder, stdout=subprocess.PIPE)
+    study = bench.start(*options, args=args, stdout=subprocess.PIPE)
     for line in study.stdout:
         if line.startswith(b"trial-3") and b"starts" in line:
             break
@@ -135,7 +105,7 @@ def test_stopped_and_continued(bench, sent):
     out, _ = study.communicate(timeout=60)
     assert study.returncode == 128 + sent and b"interrupted: the same command resumes the study" in out
     assert bench.stage.left() == {}
-    ended = {record["end"] for record in bench.records() if "end" in record}
+    ended = bench.ends().keys()
     assert {"trial-1", "trial-2"} <= ended
     before = Counter(bench.ran)
     done = bench.run(*options, args=args)
@@ -150,7 +120,9 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(bench):
     chance = random.Random(3)
     kills = 0
     while kills < 3 * TIMES:
-        study = bench.stage.start(*bench.words(*options, args=args), cwd=bench.folder, stdout=subprocess.DEVNULL)
+        study = bench.stage.start(
+            "tune", *bench.words(*options, args=args), cwd=bench.folder, stdout=subprocess.DEVNULL
+        )
         try:
             study.wait(timeout=chance.uniform(0.2, 1.5))
         except subprocess.TimeoutExpired:
@@ -161,9 +133,8 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(bench):
             break
     done = bench.run(*options, args=args)
     assert "best: batch=32 mode=fast" in done.stdout
-    assert bench.stage.left(within=10) == {}
-    names = [record["end"] for record in bench.records() if "end" in record]
-    assert len(names) == len(set(names)), "what has an end record never ends again"
+    assert bench.stage.left(within=30) == {}
+    assert bench.ends(), "what has an end record never ends again"
 
 
 def test_a_round_runs_on_the_same_slots_and_rounds_side_by_side(bench):
@@ -171,9 +142,9 @@ def test_a_round_runs_on_the_same_slots_and_rounds_side_by_side(bench):
     bench.run(*options, args=("--batch", "{batch}"))
     places: dict[str, set[str]] = {}
     on = {record["start"]: record["on"] for record in bench.records() if "start" in record}
-    for record in bench.records():
-        if "end" in record and record["block"]:
-            places.setdefault(record["block"], set()).add(on[record["end"]])
+    for name, record in bench.ends().items():
+        if record["block"]:
+            places.setdefault(record["block"], set()).add(on[name])
     assert len(places) > 2 and all(len(each) == 1 for each in places.values()), places
     assert set(on.values()) == {"localhost:0", "localhost:1"}
 
@@ -219,16 +190,15 @@ def test_a_wrong_description_is_refused_before_the_second_trial(bench, options, 
 def test_what_cannot_start_ends_the_study(bench):
     (bench.folder / "broken.sh").write_text("#!/bin/sh\nexec ./missing\n")
     (bench.folder / "broken.sh").chmod(0o755)
-    done = bench.stage.run("tune", *BATCHES, *RATE, "./broken.sh", "{batch}", cwd=bench.folder)
-    assert done.returncode == 2 and "trial-2" not in done.stdout and "exit code 127" in done.stderr, done.stderr
-    done = bench.stage.run("tune", *BATCHES, *RATE, "missing.py", "{batch}", cwd=bench.folder)
-    assert done.returncode == 2 and "no such script: missing.py" in done.stderr
+    done = bench.tune(*BATCHES, *RATE, "./broken.sh", "{batch}", code=2)
+    assert "trial-2" not in done.stdout and "exit code 127" in done.stderr, done.stderr
+    done = bench.tune(*BATCHES, *RATE, "missing.py", "{batch}", code=2)
+    assert "no such script: missing.py" in done.stderr
 
 
 def test_a_program_on_the_path_needs_no_option(bench):
     words = ("--param", "word=one,two", "--maximize", "'{}'", "--trials", "2", "printf", "{word} '%s'", "1")
-    done = bench.stage.run("tune", *words, cwd=bench.folder)
-    assert done.returncode == 0 and "bireme run --no_python --num_gpus 1 printf" in done.stdout, done.stderr
+    assert "bireme run --no_python --num_gpus 1 printf" in bench.tune(*words).stdout
 
 
 def test_another_study_is_not_mixed_with(bench):
@@ -257,11 +227,9 @@ def test_a_space_is_extended_and_what_was_measured_still_holds(bench):
     said = "resuming the study, now with other arguments and parameters: 4 of its 4 trials still hold"
     assert said in done.stdout, done.stdout
     assert "batch=32 mode=fast" in done.stdout and bench.ran[:4] == before
-    status = json.loads(bench.stage.run("tune", "status", "--json", cwd=bench.folder).stdout)
+    status = json.loads(bench.tune("status", "--json").stdout)
     assert status["done"] == len(bench.ran) <= 12
-    ends = {record["end"]: record["point"] for record in bench.records() if "end" in record}
-    asked = [json.dumps(point, sort_keys=True) for name, point in ends.items() if name not in before]
-    assert not any('"mode"' not in point for point in asked)
+    assert all("mode" in record["point"] for name, record in bench.ends().items() if name not in before)
     fewer = bench.run("--param", "batch=8,32", *RATE, "--trials", "12", args=("--batch", "{batch}"))
     assert "not taken over, because the space does not have their points any more: " in fewer.stdout, fewer.stdout
 
@@ -271,21 +239,19 @@ def test_an_edited_program_keeps_what_its_search_has_measured(bench):
     program = bench.folder / "program.py"
     text = "import os, sys\nn = int(sys.argv[1])\nopen('ran', 'a').write(f'{os.environ[\"BIREME_TRIAL\"]} {n}\\n')\n"
     program.write_text(text + "assert n != 3, 'three'\nprint('rate:', 10 + n)\n")
-    words = ("tune", "--param", "n=1,2,3,4", *RATE, "--trials", "16", "program.py", "{n}")
-    first = bench.stage.run(*words, cwd=bench.folder)
-    assert first.returncode == 0 and "AssertionError: three" in first.stdout, first.stdout + first.stderr
-    ends = [record for record in bench.records() if "end" in record]
-    searched = {record["end"] for record in ends if record["phase"] != "confirm" and record["point"]["n"] != 3}
+    words = ("--param", "n=1,2,3,4", *RATE, "--trials", "16", "program.py", "{n}")
+    assert "AssertionError: three" in bench.tune(*words).stdout
+    ends = bench.ends()
+    searched = [name for name, end in ends.items() if end["phase"] != "confirm" and end["point"]["n"] != 3]
     (bench.folder / "ran").unlink()
     program.write_text(text + "print('rate:', 10 + n)\n")
-    again = bench.stage.run(*words, cwd=bench.folder)
-    assert again.returncode == 0, again.stderr
+    again = bench.tune(*words)
     kept = f"now with another content of program.py: {len(searched)} of its {len(ends)} trials still hold"
     assert kept in again.stdout and "not taken over, because program.py has another content: " in again.stdout
     ran = [line.split() for line in (bench.folder / "ran").read_text().splitlines()]
     assert ["3" for _, n in ran if n == "3"], "what failed was run again"
-    phases = {record["end"]: record["phase"] for record in bench.records() if "end" in record}
-    assert {phases[name] for name, n in ran if n in ("1", "2", "4")} == {"confirm"}
+    ends = bench.ends()
+    assert {ends[name]["phase"] for name, n in ran if n in ("1", "2", "4")} == {"confirm"}
     assert "What failed" not in again.stdout
     assert len(re.findall(r"^best(?: so far)?: n=4 ", again.stdout, re.MULTILINE)) == 1
 
@@ -302,16 +268,15 @@ def test_another_limit_judges_again_what_was_measured(bench):
 
 
 def test_a_study_in_which_nothing_worked_gives_way(bench):
-    words = ("tune", "--trials", "2", *BATCHES, *RATE, "./tool", "{batch}")
+    words = ("--trials", "2", *BATCHES, *RATE, "./tool", "{batch}")
     tool = bench.folder / "tool"
     for text, code in (("exit 1", 1), ("echo rate: 1", 0)):
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o755)
-        done = bench.stage.run(*words, cwd=bench.folder)
-        assert done.returncode == code, done.stdout + done.stderr
+        done = bench.tune(*words, code=code)
     assert "now with another content of ./tool: 0 of its 2 trials still hold" in done.stdout
     assert "; 2 trials of 2 configurations.\n" in done.stdout
-    status = bench.stage.run("tune", "status", cwd=bench.folder).stdout
+    status = bench.tune("status").stdout
     assert "2 trials done: 2 measured" in status and "(the default)" in status
 
 
@@ -327,39 +292,34 @@ def test_memory_of_a_program_that_ends_at_once(bench):
     """Too soon for a look: the kernel says at its end what it needed."""
     program = ("dd", "if=/dev/zero", "of=/dev/null", "bs={n}M", "count=1")
     words = ("--param", "n=80,100", "--minimize", "peak_memory", "--trials", "1", *program)
-    done = bench.stage.run("tune", *words, cwd=bench.folder)
-    assert done.returncode == 0 and "peak_memory" in done.stdout, done.stderr
-    record = next(each for each in bench.records() if "end" in each)
+    assert "peak_memory" in bench.tune(*words).stdout
+    (record,) = bench.ends().values()
     assert 80 << 20 <= record["figures"]["peak_memory"] < 100 << 20
 
 
 def test_a_study_file_says_the_same(bench):
     """Options on the command line take precedence."""
-    done = bench.stage.run("tune", "--init", cwd=bench.folder)
-    assert done.returncode == 0 and "bireme tune tune.toml" in done.stdout
+    assert "bireme tune tune.toml" in bench.tune("--init").stdout
     file = bench.folder / "tune.toml"
-    assert bench.stage.run("tune", "--init", cwd=bench.folder).returncode == 2, "an edited file is kept"
+    bench.tune("--init", code=2)  # an edited file is kept
     file.write_text(f"""
-command = {json.dumps([TUNABLE, "--log", "ran", "--batch", "{batch}"])}
+command = {json.dumps([str(TUNABLE), "--log", "ran", "--batch", "{batch}"])}
 maximize = "rate: {{}}"
 trials = 4
 [parameters]
 batch = "8,16,32"
 threads = {{ values = "1,2", env = "THREADS" }}
 """)
-    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
-    assert done.returncode == 0 and len(bench.ran) == 4, done.stderr
-    done = bench.stage.run("tune", "--trials", "60", "tune.toml", cwd=bench.folder, timeout=120)
+    bench.tune("tune.toml")
+    assert len(bench.ran) == 4
+    done = bench.tune("--trials", "60", "tune.toml")
     assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
-    bench.stage.run(
-        "tune", "--minimize", "time", "--trials", "1", "--results_dir", "other", "tune.toml", cwd=bench.folder
-    )
-    assert [goal["name"] for goal in bench.records("other")[0]["study"]["goals"]] == ["time"]
+    bench.tune("--minimize", "time", "--trials", "1", "--results_dir", "other", "tune.toml")
+    assert [goal["name"] for goal in bench.records(bench.folder / "other/journal")[0]["study"]["goals"]] == ["time"]
     file.write_text(file.read_text().replace("maximize", "maximise"))
-    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
-    assert done.returncode == 2 and "tune.toml:3" in done.stderr and "maximize" in done.stderr
-    done = bench.stage.run("tune", "--param", "x=1,2", "tune.toml", cwd=bench.folder)
-    assert done.returncode == 2 and "write it into tune.toml" in done.stderr
+    said = bench.tune("tune.toml", code=2).stderr
+    assert "tune.toml:3" in said and "maximize" in said
+    assert "write it into tune.toml" in bench.tune("--param", "x=1,2", "tune.toml", code=2).stderr
     file.write_text(file.read_text().replace("maximise", "maximize") + '[launch]\nnum_gpus = "many"\n')
-    done = bench.stage.run("tune", "tune.toml", cwd=bench.folder)
-    assert done.returncode == 2 and "tune.toml:9: --num_gpus: 'many' is not a whole number" in done.stderr
+    said = bench.tune("tune.toml", code=2).stderr
+    assert "tune.toml:9: --num_gpus: 'many' is not a whole number" in said
