@@ -10,7 +10,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError
-from bireme.job import LAUNCHERS, OWN_NAMES
+from bireme.job import BY_LABELS, LAUNCHERS, OWN_NAMES
 from bireme.resources.program import find_any_executable
 from bireme.value import Value
 
@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Literal
+
+    from bireme.job import JobSpec
 
 _UNQUOTED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 _MODULES = {
@@ -34,7 +36,6 @@ class HostLaunch(Value):
     """A node to start an agent on.
 
     Attributes:
-        name: its name in the pool.
         tasks: the number of its slots if it shows no device (see `HostEntry`).
     """
 
@@ -55,8 +56,6 @@ class LaunchPlan(Value):
 
     Attributes:
         agent: the command line of the agent on a node.
-        program: the path of the backend's executable; "" if it was not looked up.
-        extra: the words of ``--launcher_args``.
         allocation: the name for the allocation that the launcher makes; "": it has no name of ours.
     """
 
@@ -115,7 +114,6 @@ class Backend:
 
         Args:
             plan: its agent is the command of a rank.
-            ranks: their number on each host.
             names: the exported variables.
         """
         raise NotImplementedError
@@ -195,6 +193,15 @@ def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:
     """Options for the ssh that a launcher starts: no questions, a time limit, and the port if one is given."""
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     return ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port)
+
+
+def choose(spec: JobSpec, scheduler: str) -> str:
+    """The launcher, with ``auto`` resolved: the one that finds the hosts, Slurm's in its allocation, else ssh."""
+    if spec.launcher != "auto":
+        return spec.launcher
+    if spec.hosts.startswith(BY_LABELS):
+        return BY_LABELS.removesuffix(":")
+    return "slurm" if scheduler == "slurm" else "ssh"
 
 
 def load(name: str) -> Backend:

@@ -9,7 +9,7 @@ from bireme.job import DEFAULT_ELASTIC_RESTARTS, JobSpec, Program
 from bireme.options import conflicts
 from bireme.options.option import whole
 from bireme.options.table import GROUPS, TORCHRUN, fields, uses_accelerate
-from bireme.resources.starter import find_task
+from bireme.resources.own_task import find_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -158,7 +158,6 @@ class AgentListener:
     """The listening sockets for the agents of one job.
 
     Args:
-        variable: the environment variable of the launcher that carries the token.
         only_here: whether every node is this machine, so that loopback is enough.
     """
 

@@ -349,9 +349,6 @@ def node_plans(
 ) -> tuple[StartPlan, dict[str, NodePlan]]:
     """Make the start plan, and look up the plan of each node.
 
-    Args:
-        members: the agents in the order of their ranks; the first holds the rendezvous port.
-
     Returns:
         The plan, and the plan of each node that has slots, by its name in the pool.
     """

@@ -7,7 +7,6 @@ import os
 from bireme.agent import sent_code
 from bireme.backends import base
 from bireme.errors import BadInputError, counted
-from bireme.job import BY_LABELS
 from bireme.logs import rankfiles
 from bireme.planning.exports import exports
 from bireme.resources.locality import find_this_machine
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from bireme.backends.base import Backend, HostLaunch
     from bireme.cluster.agent_listener import AgentListener
-    from bireme.cluster.node_selection import DeclaredPool, Nodes
+    from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
     from bireme.resources.hostfile import HostEntry
@@ -32,14 +31,10 @@ class ClusterJob(Value):
     """A job on many nodes, or what nodes are asked by a preflight.
 
     Attributes:
-        commands: the launcher's command lines.
-        environ: what the launcher inherits.
         one_by_one: whether each node has a launcher process of its own.
         listener: where agents connect; ``None``: over stdin and stdout of their launcher processes.
         allocation: our name for the allocation that the launcher makes; "": it makes none.
         accelerator: the kind of device that every node must have; "": any.
-        log_dir: where the ranks' log files are written; None: nowhere.
-        tree: the files that are sent to the nodes (``--ship``); None: they have them.
     """
 
     spec: JobSpec
@@ -88,11 +83,7 @@ _PATIENCE = 6
 
 
 class LauncherCommands(Value):
-    """The launcher's command lines, made on demand.
-
-    Attributes:
-        part: makes those from a first index up to, but without, a second.
-    """
+    """The launcher's command lines, made on demand."""
 
     number: int
     part: Callable[[int, int], tuple[tuple[str, ...], ...]]
@@ -101,15 +92,6 @@ class LauncherCommands(Value):
     def of(cls, commands: tuple[tuple[str, ...], ...]) -> LauncherCommands:
         """Wrap command lines that were made already."""
         return cls(len(commands), lambda first, end: commands[first:end])
-
-
-def launcher_name(spec: JobSpec, pool: DeclaredPool) -> str:
-    """The launcher to use, with ``auto`` resolved: the one that finds the hosts, slurm in its allocation, else ssh."""
-    if spec.launcher != "auto":
-        return spec.launcher
-    if spec.hosts.startswith(BY_LABELS):
-        return BY_LABELS.removesuffix(":")
-    return "slurm" if pool.scheduler == "slurm" else "ssh"
 
 
 def what_travels(spec: JobSpec, environ: Mapping[str, str]) -> Exports:
@@ -130,12 +112,7 @@ def prepare(
     log_dir: str | None = None,
     connect_timeout: int = base.CONNECT_TIMEOUT,
 ) -> ClusterJob:
-    """Find the launcher, open a port for the agents where they connect to us, and make the command lines.
-
-    Args:
-        tree: the files to send to the nodes, if they are known already.
-        connect_timeout: seconds that a node may take to accept a connection.
-    """
+    """Find the launcher, open a port for the agents where they connect to us, and make the command lines."""
     tree = tree or ClusterJob.find_tree(spec, environ)
     backend = _backend(spec, launcher)
     hosts = _launches(nodes.entries, _here(spec, nodes))

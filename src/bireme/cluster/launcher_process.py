@@ -52,7 +52,6 @@ class LauncherProcess:
         on_exit: called with (index, exit code, signal) at the end of each process. The signal is 0 unless another
             process killed it.
         on_line: called with (index, line) for each line of a process's stderr.
-        on_lost: called with the pid when the guardian or watcher of these processes was killed.
         at_once: how many to start at first; the others wait for :meth:`fork`.
         allocates: whether they may own an allocation, and so get more time to end.
     """

@@ -63,7 +63,6 @@ def preflight(
 
     Args:
         exported: the exported variables; ``None``: as they are now.
-        connect_timeout: seconds that a node may take to accept a connection.
     """
     exported = cluster_job.what_travels(spec, environ) if exported is None else exported
     job = cluster_job.prepare(

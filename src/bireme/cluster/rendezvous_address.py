@@ -17,11 +17,7 @@ _LEAVE_OUT = "leave the option out to let Bireme choose an address; --no_ssh_che
 
 
 class RendezvousAddress:
-    """Has the nodes try the addresses of the first one, and chooses.
-
-    Args:
-        members: the agents, in the order of their ranks, all of them fit.
-    """
+    """Has the nodes try the addresses of the first one, and chooses."""
 
     def __init__(
         self,

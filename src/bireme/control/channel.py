@@ -25,8 +25,6 @@ class Channel:
 
     Args:
         read_fd: the descriptor to read from. It becomes non-blocking and is owned by the channel.
-        write_fd: the descriptor to write to, likewise; for a socket the same as ``read_fd``.
-        vocabulary: the messages that are accepted, by name.
         on_end: called once with the reason when the other side is gone.
         on_violation: called once instead, with what it did, when the other side breaks the protocol.
         on_greeting: called with the tag of the agent's Python in its greeting; ``None``: there comes none.

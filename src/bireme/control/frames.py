@@ -54,11 +54,7 @@ def put_piece_head(frame: bytearray, size: int) -> None:
 
 
 class Decoder:
-    """Decodes received bytes into frames.
-
-    Args:
-        greeted: whether no greeting is expected.
-    """
+    """Decodes received bytes into frames."""
 
     def __init__(
         self, vocabulary: Mapping[str, type[Message]], *, greeted: bool = False, longest: int = MAX_FRAME

@@ -99,7 +99,6 @@ class Ask(Message):
 
     Attributes:
         first: whether this node may be the first, and so has to lease a port for the rendezvous.
-        name: this node's name in the pool.
         slots: those that the pool declares; None: all that it has.
         tasks: where slots is None: their number if it shows no device; 0: its own default.
         exports: variables to add to the ranks' environment.

@@ -43,7 +43,6 @@ class Runner:
     """The runner's side of one connection.
 
     Args:
-        security: what this runner can offer.
         seen: the nonces of all agents so far, to refuse a replayed first line.
     """
 

@@ -107,7 +107,7 @@ class MembershipMonitor:
         )
         # Once: a file that is broken later must not end the job.
         self.exports = cluster_job.what_travels(spec, environ)
-        self.launcher = cluster_job.launcher_name(spec, self.pool)
+        self.launcher = base.choose(spec, self.pool.scheduler)
         self._over = base.load(self.launcher).OVER
         self.accelerator = ""
         self._control_socket = ControlSocket()

@@ -43,8 +43,8 @@ def request(spec: JobSpec, pool: DeclaredPool, name: str, accelerator: str, expo
 
 def main() -> None:
     """Answer one request."""
-    from bireme.backends.base import CONNECT_TIMEOUT
-    from bireme.cluster import cluster_job, node_selection
+    from bireme.backends import base
+    from bireme.cluster import node_selection
     from bireme.cluster.preflight import preflight
     from bireme.job import JobSpec
     from bireme.planning.exports import Exports
@@ -61,10 +61,10 @@ def main() -> None:
         spec,
         os.environ,
         node_selection.select(spec, pool),
-        cluster_job.launcher_name(spec, pool),
+        base.choose(spec, pool.scheduler),
         accelerator=asked["accelerator"],
         exported=Exports(variables=asked["variables"], origins={}),
-        connect_timeout=max(2, min(CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time
+        connect_timeout=max(2, min(base.CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time
     )
     why = "".join(answer.problems[-1] for answer in found.answers if answer.facts is None)
     print(json.dumps({"why": why} if why else {"there": True}), flush=True)

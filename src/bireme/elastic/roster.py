@@ -29,7 +29,6 @@ class Roster:
     Present nodes beyond ``max_nodes`` are spares. All times are seconds of one clock.
 
     Args:
-        min_nodes: with fewer nodes the job waits.
         max_nodes: the most nodes that the job uses; None: all.
         interval: seconds at most between two probes of a node.
         window: seconds that a node must be present until its earlier losses are forgiven.
@@ -92,9 +91,6 @@ class Roster:
         """Make nodes absent.
 
         Each further loss of a node doubles the time until its first probe, since its return stops the other nodes.
-
-        Args:
-            names: the nodes; drained and unknown ones are ignored.
         """
         for name in names:
             if name in self._names and name not in self._drained:

@@ -44,7 +44,6 @@ def run(
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
-        tree: the files to send to the nodes, if they are known already.
         again: why the job begins again: a file of the tree was changed while it was sent.
     """
     exported = cluster_job.what_travels(spec, environ)

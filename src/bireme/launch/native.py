@@ -106,7 +106,6 @@ def command(
     """The launcher's command line.
 
     Args:
-        executable: the path of its program; "": it was not looked up.
         allocation: the name for the allocation that it makes; ``None``: the command line is only shown.
     """
     backend = base.load(launcher)

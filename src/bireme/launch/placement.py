@@ -119,7 +119,7 @@ def _is_typed_on_each_node(spec: JobSpec, environ: Mapping[str, str]) -> bool:
     It starts the whole job if there is a pool and the command has no node number. The exception is a command that
     ``srun`` or the like has started several times, as in ``srun torchrun --nnodes 2 --rdzv_endpoint A:P``.
     """
-    from bireme.resources.starter import find_task
+    from bireme.resources.own_task import find_task
 
     if spec.rendezvous == "static" or find_task(environ).tasks > 1:
         return True
@@ -132,7 +132,8 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
     conflicts.refuse_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
-    from bireme.cluster import cluster_job, node_selection
+    from bireme.backends import base
+    from bireme.cluster import node_selection
 
     nodes = node_selection.select(spec, pool)
     if spec.by_hand:
@@ -141,7 +142,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
         return ByHand(addressed, world, spec.node_rank)
-    launcher = cluster_job.launcher_name(spec, pool)
+    launcher = base.choose(spec, pool.scheduler)
     if spec.native_ranks:
         return NativeRanks(nodes, launcher)
     return ThisMachine(nodes) if _is_only_here(spec, nodes) else Agents(nodes, launcher)

@@ -19,11 +19,7 @@ CURABLE = ("rank failed", "agent lost")
 
 
 class RestartBudget:
-    """Counts restarts; after a time without a failure, all of them are available again.
-
-    Args:
-        window: seconds without a failure after which those used so far are forgiven.
-    """
+    """Counts restarts; after a time without a failure, all of them are available again."""
 
     def __init__(self, most: int, window: float) -> None:
         self.most, self._window = most, window

@@ -69,15 +69,12 @@ class NodePart:
     """The ranks of one node, from their start until nothing is left of them.
 
     Args:
-        accelerator: the kind of device that the plan's slots are.
         rest: seconds after which an unfinished line counts as resting.
-        log_dir: the directory for the ranks' log files; ``None``: none are written.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 
     Attributes:
         gone: whether no process is left.
-        killed: how many ranks had to be killed by SIGKILL.
         stuck: processes that even SIGKILL did not end.
     """
 

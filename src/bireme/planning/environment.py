@@ -38,14 +38,10 @@ class NodeFacts(Value):
     """Facts that only the node itself knows, and decisions that follow from them.
 
     Attributes:
-        interpreter: the Python of the ranks.
         python: its version; "": not known.
         local_rank_flag: the option by which the script expects its local rank; "": it expects none.
-        slots: those that the job may use.
-        cores: how many the ranks may use.
         bound: the cores to which each local rank is bound; empty if they are not bound.
         temporary: what the path of the folder of error files begins with, before the job's id.
-        addresses: those at which other nodes may reach it.
         port: the leased port of the rendezvous; 0: none was requested.
         own_name: the loopback address that its own name has there; "": it has another one.
     """
@@ -181,8 +177,6 @@ def native_environment(
 
     Args:
         world: (host, slots) in rank order.
-        rank: the rank, as mpirun or srun numbers it, host by host.
-        variables: the names of the variables that select devices.
     """
     node_of = [node for node, (_, slots) in enumerate(world) for _ in slots]
     node_rank = node_of[rank]

@@ -23,10 +23,6 @@ class WorkerPlan(Value):
     """The plan of one rank.
 
     Attributes:
-        rank: its global rank.
-        local_rank: its number on its node.
-        slot: its slot id on the node.
-        argv: its command line.
         env: the variables that are set for it, in addition to those of its node.
         cores: the cores that it is bound to; empty: it is not bound.
     """
@@ -43,13 +39,8 @@ class NodePlan(Value):
     """The plan of one node.
 
     Attributes:
-        host: its name, as labels show it.
-        node_rank: its number, from 0.
-        cwd: the working directory of its ranks.
         env: the variables that are set for all of its ranks, in addition to the inherited ones.
         error_dir: the folder of the ranks' error files; "": they have none.
-        workers: its ranks.
-        interpreter: the Python that runs them.
     """
 
     host: str
@@ -66,10 +57,6 @@ class StartPlan(Value):
 
     Attributes:
         job_id: the id of the job, in the marks of its processes.
-        accelerator: the kind of device.
-        world_size: the number of ranks.
-        master_addr: the address where the ranks meet.
-        master_port: the port where they meet.
         nodes: the plans of the nodes, in the order of the pool, by which the ranks are numbered.
         local_rank_flag: the option that was added to the script's arguments; "": none.
     """
@@ -88,7 +75,6 @@ class Sketch(Value):
 
     Attributes:
         head: the plan without its nodes.
-        ranks: the number of ranks of each node.
         part: makes the nodes from a first number up to, but not including, a second.
     """
 

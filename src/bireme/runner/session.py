@@ -148,11 +148,7 @@ class Session:
             self.crew.stop(signal.SIGTERM)
 
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
-        """Stop the job for a cause other than a rank's failure.
-
-        Args:
-            when: its time on our clock (monotonic seconds).
-        """
+        """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.crew.stop(signal.SIGTERM)
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bireme.cluster.preflight import preflight
 from bireme.errors import OK, BadInputError, UnfitError
 from bireme.launch import one_machine, placement
 from bireme.resources import devices, nvidia
@@ -93,6 +92,8 @@ def _here(spec: JobSpec, environ: Mapping[str, str], ranks: int | None, nodes: N
 
 def _asked(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> dict[str, tuple[str, ...]]:
     """Ask the nodes for their slots, by a preflight."""
+    from bireme.cluster.preflight import preflight  # a study on this machine needs nothing of it
+
     found = preflight(spec.replace(rank_log_dir=None), environ, nodes, launcher)
     if found.outcome.cause == "signal":
         sys.exit(found.outcome.exit_code)
