@@ -70,8 +70,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 
 
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
-_NODE, _HEARTBEAT = "bireme.node.part:NodePart", "bireme.cluster.node_loss:Heartbeat"
-_PART = "bireme.node.part:NodePart"
+_NODE = _PART = "bireme.node.part:NodePart"
 _OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict.blame"
 _LOSS, _NODES = "bireme.cluster.node_loss:NodeLoss", "bireme.cluster.connections:NodeConnections"
 _LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.cluster_crew:OutputCredit"
@@ -93,21 +92,27 @@ MUTATIONS = (
     _rewritten(
         "unfit-not-asked",
         304038,
-        f"{_HEARTBEAT}._beat",
+        f"{_LOSS}._beat",
         'member.state in ("over", "failed")',
         'member.state == "over"',
         elastic=True,
     ),
     # Silence.
-    _rewritten("runner-waits-five-times", 3, f"{_HEARTBEAT}._is_silent", "> self._seconds", "> 5 * self._seconds"),
-    _rewritten("runner-waits-half", 3, f"{_HEARTBEAT}._is_silent", "> self._seconds", "> self._seconds / 2"),
+    _rewritten(
+        "runner-waits-five-times",
+        3,
+        f"{_LOSS}._is_silent",
+        "> self._heartbeat",
+        "> 5 * self._heartbeat",
+    ),
+    _rewritten("runner-waits-half", 3, f"{_LOSS}._is_silent", "> self._heartbeat", "> self._heartbeat / 2"),
     _rewritten("agent-waits-five-times", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 5 * self._heartbeat"),
     _rewritten("agent-waits-less", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 0.8 * self._heartbeat"),
     _rewritten("agent-waits-for-ever", 29, f"{_AGENT}._beat", ">= self._heartbeat", ">= 1e9"),
     _rewritten("unasked-agent-waits-less", 1046, f"{_AGENT}.__init__", "= patience", "= min(3.0, patience)"),
     _rewritten("halts-not-forgiven", 74, "bireme.control.silence:Silence.look", "self._away +=", "_ ="),
-    _rewritten("no-pings", 3, f"{_HEARTBEAT}._beat", "self._ask(member)", "pass"),
-    _rewritten("no-pongs", 3, f"{_AGENT}.__init__", "self._channel.send(Pong", "bool(Pong"),
+    _rewritten("no-pings", 3, f"{_LOSS}._beat", "self._ask(member)", "pass"),
+    _rewritten("no-pongs", 3, f"{_AGENT}.__init__", "self._channel.send(messages.Pong", "bool(messages.Pong"),
     _rewritten("watch-while-suspended", 30, f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
     _rewritten("no-watch-after-resume", 2218, f"{_AGENT}._on_resume", "self._watchdog is None", "False"),
     _rewritten("silence-never-noticed", 8, f"{_AGENT}._beat", "is not watchdog", "is watchdog"),
@@ -117,7 +122,7 @@ MUTATIONS = (
     _rewritten("blame-the-last", 12, _BLAME, "when < self._when", "when > self._when or news"),
     _rewritten("blame-the-first-news", 12, _BLAME, "when < self._when", "news"),
     _rewritten("end-not-dated-back", 909, "bireme.cluster.node_loss:end_of_channel", "now - NEWS", "now"),
-    _rewritten("silence-by-arrival", 40, f"{_HEARTBEAT}._beat", "member.silence.since", "now"),
+    _rewritten("silence-by-arrival", 40, f"{_LOSS}._beat", "member.silence.since", "now"),
     _rewritten("shutdown-by-arrival", 199, f"{_LOSS}.agent_signalled", "self.started", "False"),
     # The end of all processes.
     _rewritten(
@@ -135,7 +140,7 @@ MUTATIONS = (
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
     _rewritten("lost-is-alive", 3, f"{_LOSS}._declare", 'member.protocol.on("lose")', "pass"),
     _rewritten("connection-kept", 177, f"{_LAUNCHER}.end", "self._handle is not None", "False"),
-    _rewritten("not-released", 1, f"{_NODES}.leave", "member.send(Release())", "pass"),
+    _rewritten("not-released", 1, f"{_NODES}.leave", "member.send(messages.Release())", "pass"),
     # Output.
     _rewritten("no-credit", 5, f"{_CREDIT}.__init__", "self._held = False", "self._held = True"),
     _rewritten("over-before-its-output", 331, f"{_PART}._maybe_over", "and self._pipes.ended", ""),
@@ -150,7 +155,7 @@ MUTATIONS = (
     _rewritten(
         "later-ones-not-asked",
         21,
-        f"{_HEARTBEAT}._beat",
+        f"{_LOSS}._beat",
         '"connecting":\n            continue',
         '"connecting":\n            break',
     ),

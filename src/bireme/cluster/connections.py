@@ -119,7 +119,7 @@ class NodeConnections:
 
     def resume(self) -> None:
         """Resume them."""
-        self.loss.heartbeat.resume()
+        self.loss.resume()
         for member in self.members:
             member.send(messages.Resume())
 
@@ -263,7 +263,7 @@ class NodeConnections:
         if member.slots is not None and hello.slots and len(hello.slots) != len(member.slots):
             self.loss.violated(member, f"it reported {len(hello.slots)} slots instead of {len(member.slots)}")
             return
-        self.loss.heartbeat.watch(member)
+        self.loss.watch(member)
         self.answers.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
@@ -277,7 +277,7 @@ class NodeConnections:
         )
 
         def on_need(member: AgentHandle, need: Need) -> None:
-            self.loss.heartbeat.watch(member)
+            self.loss.watch(member)
             shipment.send(member, need)
 
         def on_shipped(member: AgentHandle, _: Shipped) -> None:
@@ -314,7 +314,7 @@ class NodeConnections:
         self.loss.ended = True
         self.loss.attribute()
         self.answers.stop()
-        self.loss.heartbeat.stop()
+        self.loss.rest()
         for member in self.members:
             member.send(messages.Release())
         if self._launcher_gone:  # too early: it may have been killed

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bireme.cluster.node_answers import NodeAnswers
     from bireme.control.messages import Signalled
     from bireme.control.silence import Silence
-    from bireme.loop import Loop, Timer
+    from bireme.loop import Timer
     from bireme.result.outcome import Cause
     from bireme.runner.session import Session
 
@@ -85,7 +85,8 @@ class NodeLoss:
     ) -> None:
         self._session, self._job, self._members, self._launcher = session, job, members, launcher
         self._answers, self._close, self._on_lost = answers, close, on_lost
-        self.heartbeat = Heartbeat(session.loop, members, job.spec.heartbeat, self.lose)
+        self._heartbeat = job.spec.heartbeat
+        self._timer: Timer | None = None
         self.admitted = self.started = self.ended = False
 
     def lose(self, member: AgentHandle, reason: str, when: float) -> None:
@@ -120,7 +121,7 @@ class NodeLoss:
             return
         if member.state in ("shipping", "ready", "probed", "running", "fetching"):
             reason = f"its channel was {reason}" if reason.startswith("closed") else reason
-            when = end_of_channel(member.silence, self._session.loop.now(), self._job.spec.heartbeat)
+            when = end_of_channel(member.silence, self._session.loop.now(), self._heartbeat)
             self.lose(member, reason, when)
         elif member.state == "connecting" and not one_by_one:
             self._answers.agent_gone(member)
@@ -166,6 +167,52 @@ class NodeLoss:
             if member.state in ("waiting", "connecting"):
                 self._answers.fail(member, self._answers.why(member, index, code))
 
+    # -- silence. Time during which this process was busy or suspended does not count against an agent. ----------
+
+    def watch(self, member: AgentHandle) -> None:
+        """Begin to ping an agent that has answered for the first time."""
+        if self._timer is None:
+            self._plan_beat()
+        self._ask(member)
+
+    def resume(self) -> None:
+        """Forgive the silence while this process was suspended and sent no pings."""
+        now = self._session.loop.now()
+        for member in self._members:
+            member.silence.broken(now)
+
+    def rest(self) -> None:
+        """Stop pinging."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan_beat(self) -> None:
+        self._timer = self._session.loop.after(self._heartbeat / BEATS, self._beat)
+
+    def _beat(self) -> None:
+        assert self._timer is not None
+        now, due = self._session.loop.now(), self._timer.due
+        self._plan_beat()  # first: a lost agent may stop the heartbeat
+        for member in tuple(self._members):
+            if member.state in ("over", "failed"):
+                self._ask(member)  # it waits for its release, and would give us up
+            elif not member.alive or member.state == "connecting":
+                continue
+            elif self._is_silent(member, due, now):
+                self.lose(member, f"no sign of life for {self._heartbeat:g} s", member.silence.since)
+            else:
+                self._ask(member)
+
+    def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
+        if member.silence.look(due, now) > self._heartbeat and member.channel is not None:
+            member.channel.look()  # it may hold an answer, or an end of file
+        return member.alive and member.silence.lasted(now) > self._heartbeat
+
+    def _ask(self, member: AgentHandle) -> None:
+        member.send(Ping(sent=self._session.loop.now()))
+
+    # -- at the end ------------------------------------------------------------------------------
+
     def attribute(self) -> None:
         """Correct the session's verdict, which blames the node whose loss was noticed first."""
         session = self._session
@@ -189,59 +236,3 @@ def unreachable(lost: Sequence[AgentHandle], port: int) -> tuple[str, ...]:
         if dead:
             return dead
     return ()
-
-
-class Heartbeat:
-    """Pings the agents. Time during which this process was busy or suspended does not count against them."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        members: Sequence[AgentHandle],
-        seconds: float,
-        on_lost: Callable[[AgentHandle, str, float], None],
-    ) -> None:
-        self._loop, self._members, self._seconds, self._on_lost = loop, members, seconds, on_lost
-        self._timer: Timer | None = None
-
-    def watch(self, member: AgentHandle) -> None:
-        """Begin to ping an agent that has answered for the first time."""
-        if self._timer is None:
-            self._plan_beat()
-        self._ask(member)
-
-    def resume(self) -> None:
-        """Forgive the silence while this process was suspended and sent no pings."""
-        now = self._loop.now()
-        for member in self._members:
-            member.silence.broken(now)
-
-    def stop(self) -> None:
-        """Stop pinging."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _plan_beat(self) -> None:
-        self._timer = self._loop.after(self._seconds / BEATS, self._beat)
-
-    def _beat(self) -> None:
-        assert self._timer is not None
-        now, due = self._loop.now(), self._timer.due
-        self._plan_beat()  # first: a lost agent may stop the heartbeat
-        for member in tuple(self._members):
-            if member.state in ("over", "failed"):
-                self._ask(member)  # it waits for its release, and would give us up
-            elif not member.alive or member.state == "connecting":
-                continue
-            elif self._is_silent(member, due, now):
-                self._on_lost(member, f"no sign of life for {self._seconds:g} s", member.silence.since)
-            else:
-                self._ask(member)
-
-    def _is_silent(self, member: AgentHandle, due: float, now: float) -> bool:
-        if member.silence.look(due, now) > self._seconds and member.channel is not None:
-            member.channel.look()  # it may hold an answer, or an end of file
-        return member.alive and member.silence.lasted(now) > self._seconds
-
-    def _ask(self, member: AgentHandle) -> None:
-        member.send(Ping(sent=self._loop.now()))

@@ -68,14 +68,12 @@ class MultiNodeRunner(ABC):
     Attributes:
         args: the command line, as :func:`bireme.deepspeed.runner.parse_args` gives it.
         user_arguments: the script's arguments, as the command contains them.
-        user_script: the script.
         world_info_base64: host → slots, encoded.
         exports: name → value of exported variables, in double quotes where a shell needs them.
     """
 
     _NAME: ClassVar[str] = ""
     _PROGRAM: ClassVar[str] = ""
-
     _EXPORTS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, args: Namespace, world_info_base64: str) -> None:
@@ -94,12 +92,7 @@ class MultiNodeRunner(ABC):
 
     @abstractmethod
     def get_cmd(self, environment: Environment, active_resources: Resources) -> Any:
-        """Return the command, which has to be run in ``environment``; completes the environment.
-
-        Args:
-            environment: what the command inherits.
-            active_resources: host → slots, in the order of the nodes.
-        """
+        """Return the command for host → slots, which has to be run in ``environment``; completes the environment."""
 
     def add_export(self, key: str, var: str) -> None:
         """Export a variable to all ranks."""
@@ -169,11 +162,8 @@ class _AgentRunner(MultiNodeRunner):
         """The agent's options that the user gave."""
         for option in _AGENT_OPTIONS:
             value = getattr(self.args, option.dest, None)
-            if option.kind == "flag":
-                if value:
-                    yield option.name
-            elif value not in (None, "", "None", (), option.default):
-                yield f"{option.name}={value}"
+            if value not in (None, "", "None", (), False, option.default):
+                yield option.name if option.kind == "flag" else f"{option.name}={value}"
 
     def _send_exports(self, environment: Environment) -> list[str]:
         """Put the exports into ssh's environment; return the beginning of the remote command line."""
@@ -198,9 +188,9 @@ class PDSHRunner(_AgentRunner):
     """One agent on each node, by pdsh.
 
     When pdsh is killed it leaves everything running on the nodes, so the caller then has to run the second command of
-    ``get_cmd``. This does not search for processes by name: it sends
-    SIGTERM to the process in this job's own pid file on each node. The file exists as long as the agent does; without
-    it the command does nothing. (``bireme run`` does not need this: its agents end when their channel closes.)
+    ``get_cmd``. This searches for no processes by name: it sends SIGTERM to the process in this job's own pid file on
+    each node. The file exists as long as the agent does; without it the command does nothing. (``bireme run`` does not
+    need this: its agents end when their channel closes.)
     """
 
     _NAME = _PROGRAM = "pdsh"
@@ -224,8 +214,7 @@ class PDSHRunner(_AgentRunner):
 class SSHRunner(_AgentRunner):
     """One agent on each node, by an ssh for each; not a class of DeepSpeed.
 
-    The command ends when all nodes have ended, with
-    the exit code of the first failed node in their order.
+    The command ends when all nodes have ended, with the exit code of the first failed node in their order.
     """
 
     _NAME = _PROGRAM = "ssh"
@@ -281,10 +270,10 @@ class _EngineRunner(MultiNodeRunner):
         """The command, given host → slots."""
 
     def _ranks_per_node(self) -> int:
-        counts = set(self.resource_pool.values())
-        if len(counts) > 1:
+        each, *others = set(self.resource_pool.values())
+        if others:
             raise ValueError(f"{self.name} needs the same number of slots on every node (bireme run does not)")
-        return counts.pop()
+        return each
 
     def _world_size(self) -> int:
         return sum(self.resource_pool.values())

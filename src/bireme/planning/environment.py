@@ -28,6 +28,9 @@ JOB_NAME = "BIREME_JOB_NAME"
 ELASTIC_MARK = "BIREME_ELASTIC"
 """The same for all epochs of an elastic job: while a process of one epoch lives, its node is unfit for the next."""
 
+TRIAL, TUNER = "BIREME_TRIAL", "BIREME_TUNER"
+"""The variables of Bireme's that may be exported: the tuner tells the ranks the name of their trial, and its own."""
+
 ENV_FILE = ".bireme_env"
 DEEPSPEED_ENV_FILE = ".deepspeed_env"
 DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"

@@ -29,7 +29,7 @@ import os
 
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS
-from bireme.planning.environment import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE
+from bireme.planning.environment import DEEPSPEED_ENV_FILE, DEEPSPEED_ENV_FILE_VARIABLE, ENV_FILE, TRIAL, TUNER
 from bireme.resources.devices import visible_variables
 from bireme.resources.hostfile import numbered_lines, read_text
 from bireme.resources.ownership import reason_to_pass_over
@@ -76,9 +76,6 @@ _OURS = frozenset(
     }
 )
 _OURS_PREFIX = "BIREME_"
-TRIAL, TUNER = "BIREME_TRIAL", "BIREME_TUNER"
-"""The variables of Bireme's that may be exported: the tuner tells the ranks the name of their trial, and its own."""
-
 # These have different values in every process, or on every node.
 _BOUND = frozenset(
     {

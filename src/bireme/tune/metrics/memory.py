@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from bireme.errors import BadInputError
-from bireme.planning.exports import TRIAL, TUNER
+from bireme.planning.environment import TRIAL, TUNER
 from bireme.resources.nvidia import open_driver
 from bireme.tune.metrics.metric import Measure
 

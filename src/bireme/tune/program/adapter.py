@@ -25,7 +25,7 @@ from importlib.util import find_spec
 
 from bireme import drafts
 from bireme.errors import BAD_INPUT, BadInputError
-from bireme.planning.exports import TRIAL, TUNER
+from bireme.planning.environment import TRIAL, TUNER
 from bireme.tune.define.declarations import TRIAL as TRIAL_WORD
 from bireme.tune.define.spec import StudySpec
 from bireme.tune.execution.adapter import Adapter, RealJob, Setting
