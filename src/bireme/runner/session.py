@@ -16,11 +16,11 @@ from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
 from bireme.result.verdict import Verdict
 from bireme.runner.signals import JobSignals
-from bireme.runner.stdin import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
@@ -69,6 +69,44 @@ def in_main_thread() -> bool:
     return True
 
 
+class Terminal:
+    """The terminal on our stdin, if there is one."""
+
+    def __init__(self) -> None:
+        self._modes: list[Any] | None = None
+        self._is_terminal = os.isatty(0)
+        if self._is_terminal and self._in_foreground():
+            import termios
+
+            self._modes = termios.tcgetattr(0)
+
+    def _in_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            return False
+
+    def stdin_for_ranks(self, null: int) -> int:
+        """The descriptor for the stdin of one rank: ours, so that a debugger works, or ``null``.
+
+        It is ``null`` if we are in the background of a terminal (``&``): a rank has a session of its own, so job
+        control would not stop it, and it would steal the shell's input.
+        """
+        return null if self._is_terminal and self._modes is None else 0
+
+    def may_be_read(self) -> bool:
+        """Whether we may read our stdin now."""
+        return not self._is_terminal or self._in_foreground()
+
+    def leave(self) -> None:
+        """Restore the terminal's mode, which a killed debugger may have changed (no echo, raw mode)."""
+        if self._modes is not None and self._in_foreground():
+            import termios
+
+            if termios.tcgetattr(0) != self._modes:
+                termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+
+
 class Session:
     """The parts of a job that are the same wherever its ranks run."""
 
@@ -89,7 +127,7 @@ class Session:
         self.console = Console(
             self.loop, spec.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
         )
-        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal, grace=spec.grace)
+        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal.leave, grace=spec.grace)
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
 

@@ -10,13 +10,13 @@ from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from bireme.logs.console import Console
     from bireme.loop import Loop, Timer
     from bireme.result.verdict import Verdict
     from bireme.runner.crew import Crew
-    from bireme.runner.stdin import Terminal
 
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 """What Ctrl+C and Ctrl+\\ send."""
@@ -27,12 +27,17 @@ _LAST_DRAIN = 2.0
 class JobSignals:
     """Reacts to the signals that this process gets while a job runs.
 
+    Args:
+        leave_terminal: called before this process is suspended.
+
     Attributes:
         unread: whether output was left unwritten because nobody read it.
     """
 
-    def __init__(self, loop: Loop, console: Console, verdict: Verdict, terminal: Terminal, *, grace: float) -> None:
-        self._loop, self._console, self._verdict, self._terminal = loop, console, verdict, terminal
+    def __init__(
+        self, loop: Loop, console: Console, verdict: Verdict, leave_terminal: Callable[[], None], *, grace: float
+    ) -> None:
+        self._loop, self._console, self._verdict, self._leave_terminal = loop, console, verdict, leave_terminal
         self._grace = grace
         self._gone = self._settled = False
         self._last_drain: Timer | None = None
@@ -65,7 +70,7 @@ class JobSignals:
         elif signum == signal.SIGTSTP:
             self._crew.suspend()
             self._console.leave_rows()
-            self._terminal.leave()
+            self._leave_terminal()
             self._loop.halt()
             self._crew.resume()  # at once: before a timer finds that nothing was heard for so long
         elif signum == signal.SIGCONT:
