@@ -256,7 +256,7 @@ def test_without_overwrite_results_are_kept_and_another_study_is_refused(desk):
     assert " starts on " not in second.stdout and "resuming the study: 2 of its" in second.stdout
     assert re.findall(r"^\| z.*ok *\|$", first.stdout, re.M) == re.findall(r"^\| z.*ok *\|$", second.stdout, re.M)
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=False)
-    assert "holds the results of another study" in desk.run(code=2).stderr
+    assert "holds a study with other configuration: 2 of its trials have ended" in desk.run(code=2).stderr
 
 
 def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk):
@@ -267,14 +267,14 @@ def test_an_unfinished_study_is_not_lost_and_what_timed_out_may_take_longer(desk
     journal = (desk.results / "journal").read_bytes()
     desk.configure({**CONFIG, "gradient_clipping": 1.0}, overwrite=True)
     refused = desk.run("--until", "go", code=2).stderr
-    assert "holds an unfinished study with another configuration: 1 of its experiments have ended" in refused
-    assert "use the configuration of that study, set autotuning.results_dir to another folder" in refused
+    assert "holds a study with other configuration: 1 of its trials has ended" in refused
+    assert "set autotuning.results_dir to another folder, or remove this one" in refused
     assert len(refused.splitlines()) == 2
     assert (desk.results / "journal").read_bytes() == journal
     desk.configure(CONFIG)
     (desk.folder / "go").touch()
     done = desk.run("--until", "go", options=(*ONE, "--experiment_limit", "60"))
-    assert f"running again, because --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
+    assert f"not taken over, because --experiment_limit is longer: {NAMES[1]}\n" in done.stdout
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", done.stdout, re.M)) == 2
 
 
@@ -287,7 +287,7 @@ def test_what_failed_is_run_again_when_the_script_was_mended(desk):
     assert "1 of them failed and are not run again" in second and " starts on " not in second
     script.write_text(CONTRACT.read_text())
     third = desk.run(program=script).stdout
-    assert "running again, because the script has changed: z1_" in third
+    assert f"not taken over, because {script} has another content: z1_" in third
     assert len(re.findall(r" starts on ", third)) == 1
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 2
 

@@ -1,19 +1,14 @@
-"""A study of a DeepSpeed configuration: what identifies it, its trials, how it resumes, and the real job.
-
-An experiment that measured or ran out of memory depends only on its configuration, and is never run again. One that
-failed or timed out also depends on its circumstances: it is run again if the script has changed or the limit is longer.
-"""
+"""A study of a DeepSpeed configuration: what identifies it, its trials, how it resumes, and the real job."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from bireme.errors import BadInputError, few
 from bireme.resources import extension_locks
 from bireme.tune.deepspeed.command import experiment_args, find_config, fits_argument, real_job
 from bireme.tune.deepspeed.config import SECTION, Document, check_config, read_config
@@ -38,17 +33,15 @@ from bireme.tune.execution.experiment import End, LaunchRequest, tail
 from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.report.text import table
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.store.folder import SUMMARY
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import Record, StudyRecords, result_of
-from bireme.tune.store.resume import restore
+from bireme.tune.store.resume import Successor, digest_of, restore
 from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Trial
 from bireme.tune.study.trial_result import TrialResult
-from bireme.value import Value
 
 _EVERY = 0.2
 """Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""
@@ -61,17 +54,6 @@ _LONGER = 0.15
 
 _MOST_STEPS = 100
 """And for no more steps."""
-
-_CONCLUSIVE = ("ok", "out of memory", "over limit", "pruned")
-"""Causes after which an experiment is never run again, whatever its circumstances."""
-
-_IDENTITY = {
-    "config": "configuration",
-    "script": "script",
-    "args": "list of arguments",
-    "nodes": "width",
-    "slots": "width",
-}
 
 _NEAR = 0.25
 """Figures of single runs of one configuration differ by up to this part. What is worse by more does not win."""
@@ -111,7 +93,7 @@ class DeepSpeedStudy(Adapter):
         self.space = read_space(self._config, setting.shape.size, setting.args)
         self._stages = Stages(self.space, setting.shape.size, capacity=capacity)
         self._files = StudyFiles.at(self.section.results_dir, self.section.exps_dir)
-        self._now = circumstances(setting.limit, setting.launch.script)
+        self._script = digest_of(setting.launch.script, 16)
         self.folders = (self._files.results_dir, self._files.exps_dir)
         share(confirm or CONFIRM)  # a wrong one is refused before anything starts
         self.bounds = {
@@ -121,24 +103,29 @@ class DeepSpeedStudy(Adapter):
             "confirm": confirm,
             "side_by_side": setting.side_by_side,
             "goals": [goal_of(self.section.metric).as_dict()],
-            "script_digest": self._now.script,
+            "script_digest": self._script,
         }
 
     def prepare(self) -> None:
         """Create the folders."""
         self._files.prepare()
 
-    def resume(self, journal: Journal) -> tuple[StudyRecords, tuple[str, ...]]:
+    def resume(self, journal: Journal) -> tuple[StudyRecords, Sequence[str]]:
         """Resume the study of the journal, or begin one."""
+        known, notes = super().resume(journal)
+        return in_common_words(known), notes
+
+    def _successor(self) -> DeepSpeedSuccessor:
+        launch, shape, limit = self.setting.launch, self.setting.shape, self.setting.limit
         identity = {
             "config": dict(self._config.data),
-            "script": self.setting.launch.script,
+            "script": launch.script,
             "args": list(self.setting.args),
-            "nodes": self.setting.shape.nodes,
-            "slots": self.setting.shape.slots,
+            "nodes": shape.nodes,
+            "slots": shape.slots,
         }
-        known, notes = resume(journal, self._files, identity, self._now, overwrite=self.section.overwrite)
-        return in_common_words(known), notes
+        overwrite = self.section.overwrite
+        return DeepSpeedSuccessor(identity, self._files, script=self._script, limit=limit, overwrite=overwrite)
 
     def _study_of(self, known: StudyRecords) -> Study:
         study = make_study(self._stages, **_for_study(self.bounds))
@@ -311,7 +298,8 @@ class DeepSpeedStudy(Adapter):
         trial = self._ended(name)
         self.study.tell(name, result)
         figures = told(result, self.section.metric)
-        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **figures, **self._now.as_dict()}
+        now = {"limit": self.setting.limit, "script": self._script}
+        return {**trial.as_dict(), "elapsed": round(self.elapsed, 3), **figures, **now}
 
 
 def make_study(
@@ -376,109 +364,56 @@ def spaces(study: Study, stages: Stages) -> str:
     return table(("tuning_space", "num_experiments", "best_metric_val", "best_exp_name"), rows) if rows else ""
 
 
-# -- an earlier run of it ----------------------------------------------------------------------------
+# -- an earlier study in its folder --------------------------------------------------------------------
 
 
-class Circumstances(Value):
-    """``limit``: seconds that an experiment may take; None: any. ``script``: digest of its content; "" if unknown."""
+class DeepSpeedSuccessor(Successor):
+    """A study of a DeepSpeed configuration, in whose folder an earlier one may be.
 
-    limit: float | None = None
-    script: str = ""
-
-    def changed(self, record: Record) -> str:
-        """Why the experiment of this record is run again, or ""."""
-        cause, script = record["ending"]["cause"], record.get("script", "")
-        if cause in _CONCLUSIVE:
-            return ""
-        if cause == "timed out" and (self.limit is None or self.limit > (record.get("limit") or 0.0)):
-            return "--experiment_limit is longer"
-        return "the script has changed" if self.script and script and self.script != script else ""
-
-
-def circumstances(limit: float | None, script: str) -> Circumstances:
-    """The present circumstances. A script that is not a file (a module, a program on PATH) is not read."""
-    if not os.path.isfile(script):
-        return Circumstances(limit)
-    try:
-        with open(script, "rb") as file:
-            return Circumstances(limit, hashlib.blake2b(file.read(), digest_size=16).hexdigest())
-    except OSError:  # another user may run it and be able to read it
-        return Circumstances(limit)
-
-
-def resume(
-    journal: Journal, files: StudyFiles, identity: Record, now: Circumstances, *, overwrite: bool
-) -> tuple[StudyRecords, tuple[str, ...]]:
-    """Resume the last study of a journal, or begin a new one.
-
-    The last study is resumed if it is the same one and unfinished. With ``overwrite``, a finished study is kept in
-    folders beside; without, it is resumed if it is the same one, and so gives its results. Any other study is refused.
+    A finished study is moved to folders beside, and run again, unless ``autotuning.overwrite`` forbids it.
 
     Args:
-        identity: what identifies the study, as JSON reads it back.
+        script: the digest of the script; "": unknown.
         overwrite: ``autotuning.overwrite``.
-
-    Returns:
-        (what is known of the study, notes for the user).
     """
-    known = StudyRecords(journal.records)
-    if known.begun == identity and not (known.finished and overwrite):
-        return known, _taken_over(known, now, files)
-    if known.begun is not None:
-        _must_not_be_in_the_way(known, identity, files, overwrite)
-    note = ""
-    if known.begun is not None and not known.finished:
-        note = "removed an unfinished study in which no experiment had ended"
-        files.clear()
-    elif overwrite and not files.empty:  # or of another program: its results would be taken for ours if nothing works
+
+    must_agree = MappingProxyType(
+        {
+            "config": "configuration",
+            "script": "script",
+            "args": "list of arguments",
+            "nodes": "width",
+            "slots": "width",
+        }
+    )
+    elsewhere = f"set {SECTION}.results_dir to another folder"
+
+    def __init__(
+        self, identity: Record, files: StudyFiles, *, script: str = "", limit: float | None = None, overwrite: bool
+    ) -> None:
+        super().__init__(identity, files.results_dir, limit=limit)
+        self._files, self._script, self._overwrite = files, script, overwrite
+
+    def replaces(self, known: StudyRecords) -> bool:
+        """Whether it begins in place of an earlier study: also of a finished one, which is kept beside."""
+        return (known.finished and self._overwrite) or super().replaces(known)
+
+    def make_room(self, journal: Journal, known: StudyRecords) -> str:
+        """Move what is finished, or of another program, to folders beside: its results would be taken for ours."""
+        files = self._files
+        if known.begun is not None and not (known.finished and self._overwrite):
+            files.clear()
+            return super().make_room(journal, known)
+        if not self._overwrite or files.empty:
+            return ""
         number = known.moved_to or files.first_free()
         journal.append({"moved to": number})  # if this is interrupted, the rest goes to the same folders
-        note = _move(files, files.beside(number))
-    journal.append({"study": identity})
-    return StudyRecords([{"study": identity}]), (note,) if note else ()
+        return files.move(files.beside(number))
 
-
-def _taken_over(known: StudyRecords, now: Circumstances, files: StudyFiles) -> tuple[str, ...]:
-    """Leave out what is run again; returns notes for the user."""
-    again = {name: reason for name, record in known.ends.items() if (reason := now.changed(record))}
-    known.keep({name: {} for name in known.ends if name not in again})
-    notes = [f"resuming the study: {len(known.ends)} of its experiments have ended"] if known.ends or again else []
-    for reason in dict.fromkeys(again.values()):
-        notes.append(f"running again, because {reason}: {few([name for name in again if again[name] == reason])}")
-    failed = sum(record["ending"]["cause"] == "failed" for record in known.ends.values())
-    if failed:
-        notes.append(f"{failed} of them failed and are not run again; remove {files.results_dir} to start afresh")
-    return tuple(notes)
-
-
-def _must_not_be_in_the_way(known: StudyRecords, identity: Record, files: StudyFiles, overwrite: bool) -> None:
-    """Raise BadInputError if the folder holds results of another study that must not be overwritten."""
-    if known.ends and not known.finished:
-        begun = known.begun or {}
-        different = [word for key, word in _IDENTITY.items() if begun.get(key) != identity.get(key)]
-        other = " and ".join(dict.fromkeys(different))
-        what = f"an unfinished study with another {other}: {len(known.ends)} of its experiments have ended"
-        raise BadInputError(
-            f"{files.results_dir} holds {what}",
-            hint=f"use the {other} of that study, set autotuning.results_dir to another folder, or remove this one",
-        )
-    if known.finished and not overwrite:
-        raise BadInputError(
-            f"{files.results_dir} holds the results of another study",
-            hint="set autotuning.results_dir to another folder, or autotuning.overwrite to true",
-            where="autotuning.overwrite",
-        )
-
-
-def _move(files: StudyFiles, to: StudyFiles) -> str:
-    """Move the files of an earlier study beside; returns the note about it."""
-    try:
-        ended = time.localtime(os.stat(os.path.join(files.results_dir, SUMMARY)).st_mtime)
-        when = time.strftime(" of %Y-%m-%d %H:%M", ended)
-    except OSError:
-        when = ""
-    files.move(to)
-    return f"the results of the earlier study{when} are now in {to.results_dir}"
+    def edited(self, begun: Record, end: Record) -> Sequence[str]:
+        """The script, if a trial was run when it had another content."""
+        script = end.get("script", "")
+        return [self.identity["script"]] if self._script and script and self._script != script else []
 
 
 # -- for those who look at it ------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 
@@ -104,8 +105,16 @@ class StudyFiles(Value):
         """Whether the folders hold nothing of a study."""
         return not (self._of_results() or self._of_experiments())
 
-    def move(self, to: StudyFiles) -> None:
-        """Move the files of an earlier study, and nothing else: the folders may contain other files."""
+    def move(self, to: StudyFiles) -> str:
+        """Move the files of an earlier study, and nothing else: the folders may contain other files.
+
+        Returns the note about it.
+        """
+        try:
+            ended = time.localtime(os.stat(os.path.join(self.results_dir, SUMMARY)).st_mtime)
+            when = time.strftime(" of %Y-%m-%d %H:%M", ended)
+        except OSError:
+            when = ""
         moves = [(path, to.results_dir) for path in self._of_results()]
         moves += [(path, to.exps_dir) for path in self._of_experiments()]
         for path, folder in moves:
@@ -118,6 +127,7 @@ class StudyFiles(Value):
                     hint=f"set {SECTION}.results_dir to another folder",
                 ) from error
         to._point_to_own_config(self.best_config)
+        return f"the results of the earlier study{when} are now in {to.results_dir}"
 
     def _point_to_own_config(self, old: str) -> None:
         """In the command of the real job, name the configuration that was moved together with it."""

@@ -127,9 +127,9 @@ class Stages:
         if self._kept is None or self._kept[0] != state:
             profile = finished.in_phase("profile")
             info = self._given_info or (_known(model_info(dict(profile[-1].result.metrics))) if profile else None)
-            searched = [run for run in finished.runs if run.trial.phase in ("profile", "limits", "search", "rest")]
+            searched = [run for run in finished.searched if run.trial.phase in ("limits", "search", "rest")]
             limits = MemoryLimits(
-                self.space, self._groups, self._capacity, info, searched, lambda run: _speed(finished, run)
+                self.space, self._groups, self._capacity, info, [*profile, *searched], lambda run: _speed(finished, run)
             )
             self._kept = state, limits
         return self._kept[1]

@@ -17,6 +17,7 @@ from bireme.tune.space.points import Point
 from bireme.tune.store.folder import LOCK
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords
+from bireme.tune.store.resume import Successor, resume
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -124,9 +125,13 @@ class Adapter(ABC):
     def prepare(self) -> None:
         """Create the folders."""
 
-    @abstractmethod
     def resume(self, journal: Journal) -> tuple[StudyRecords, Sequence[str]]:
         """Resume the study of the journal, or begin one; returns what is known of it, and what the user is told."""
+        return resume(journal, self._successor())
+
+    @abstractmethod
+    def _successor(self) -> Successor:
+        """What identifies the study, and what may have changed."""
 
     def begin(self, known: StudyRecords) -> Sequence[str]:
         """Go on with what is known of the study; returns what the user is told."""

@@ -36,13 +36,13 @@ from bireme.tune.metrics import memory as memory_use
 from bireme.tune.metrics.metric import Measure, Readings
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part
-from bireme.tune.program.delivery import Courier, digests
+from bireme.tune.program.delivery import Courier
 from bireme.tune.space import expressions
 from bireme.tune.space.points import Condition, Parameter, Point, Points, Space
 from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_command, write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
-from bireme.tune.store.resume import Successor, read_results, restore, resume
+from bireme.tune.store.resume import ProgramSuccessor, digest_of, read_results, restore
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Goal, Objective, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -149,11 +149,15 @@ class ProgramStudy(Adapter):
 
     def resume(self, journal: Journal) -> tuple[StudyRecords, tuple[str, ...]]:
         """Resume the study of the journal, or begin one."""
-        known, notes = resume(journal, Successor(self._identity(), self._spec.declaration.space), self.folders[0])
+        known, notes = super().resume(journal)
         for record in (each for made, _ in self._told for each in made if each["end"] not in known.ends):
             journal.append(record, sync=False)
             known.take(record)
         return known, (*notes, *(note for _, note in self._told))
+
+    def _successor(self) -> ProgramSuccessor:
+        space, limit = self._spec.declaration.space, self.setting.limit
+        return ProgramSuccessor(self._identity(), self.folders[0], space, limit=limit)
 
     def _study_of(self, known: StudyRecords) -> Study:
         space, goals = self._spec.declaration.space, self._measure.goals
@@ -164,6 +168,7 @@ class ProgramStudy(Adapter):
     def _identity(self) -> Mapping[str, object]:
         """What identifies the study, as JSON reads it back: a study with the same identity is resumed."""
         launch, shape = self.setting.launch, self.setting.shape
+        script = digest_of(launch.script)
         identity = {
             "program": launch.script,
             "args": list(self.setting.args),
@@ -173,7 +178,7 @@ class ProgramStudy(Adapter):
             "shape": [shape.nodes, shape.slots],
             "search": self._spec.search,
             "seed": self._spec.seed,
-            "digests": {**self._courier.digests, **digests([launch.script])},
+            "digests": {**self._courier.digests, **({launch.script: script} if script else {})},
         }
         read: Mapping[str, object] = json.loads(json.dumps(identity))
         return read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from bireme.errors import BadInputError
 from bireme.resources.hostfile import read_text
 from bireme.tune.define.declarations import TRIAL, Declaration, fill
 from bireme.tune.space.points import Point
+from bireme.tune.store.resume import digest
 from bireme.value import Value
 
 OUTCOME = "outcome.json"
@@ -221,23 +221,3 @@ _FORMATS: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str], str, st
     ".hjson": (_load_hjson, _write_json, "", ""),  # plain JSON is HJSON too
 }
 """How files are read and written, by their endings; and the module that this takes, with its package."""
-
-
-# -- digests -----------------------------------------------------------------------------------------
-
-
-def digest(data: bytes) -> str:
-    """The digest of a file's content, as the journal keeps it."""
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-def digests(paths: Iterable[str]) -> dict[str, str]:
-    """The digest of each of these that is a file; a module or a program on PATH is none."""
-    found = {}
-    for path in filter(os.path.isfile, paths):
-        try:
-            with open(path, "rb") as file:
-                found[path] = digest(file.read())
-        except OSError as error:
-            raise BadInputError(f"cannot be read: {error.strerror}", where=path) from None
-    return found

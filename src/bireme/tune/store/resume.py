@@ -8,12 +8,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, get_args
 
 from bireme.errors import BadInputError, counted, few
+from bireme.regular_file import read_regular
 from bireme.tune.define.declarations import choice, fill
 from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.space.points import Points
@@ -26,25 +29,81 @@ from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialRe
 _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""
 
+_AGAIN = (*_FAILED, "timed out", "out of memory")
+"""Causes that may be others in a program that has changed."""
 
-def resume(journal: Journal, successor: Successor, folder: str) -> tuple[StudyRecords, tuple[str, ...]]:
+
+class Successor:
+    """A study that goes on in the folder of an earlier one, also after something about it has changed.
+
+    If the program has changed, what failed is run again, and so are the rounds of the confirmation: what is claimed was
+    measured of the program as it is. What the search has measured counts until the same point has run again. What timed
+    out is run again if the limit is longer.
+
+    Args:
+        identity: what identifies the study now, as JSON reads it back.
+        folder: where it is kept, for messages.
+        limit: seconds after which a trial is stopped now; None: never.
+    """
+
+    must_agree: Mapping[str, str]
+    """What makes it another study, by the keys of its identity, in words."""
+
+    elsewhere = "choose another folder with --results_dir DIR"
+
+    def __init__(self, identity: Record, folder: str, *, limit: float | None = None) -> None:
+        self.identity, self.folder, self._limit = identity, folder, limit
+
+    def replaces(self, known: StudyRecords) -> bool:
+        """Whether it begins in place of an earlier study: of another one, in which nothing has worked."""
+        return bool(self.difference(known)) and all(end["ending"]["cause"] in _FAILED for end in known.ends.values())
+
+    def make_room(self, journal: Journal, known: StudyRecords) -> str:
+        """Called before it begins, in place of what is known if that is a study; returns what the user is told."""
+        return f"in place of the study in {self.folder}, in which nothing worked" if known.ends else ""
+
+    def difference(self, known: StudyRecords) -> str:
+        """Why an earlier study is another one; "" if what holds of it can be taken over."""
+        begun = known.begun or {}
+        different = [word for key, word in self.must_agree.items() if begun.get(key) != self.identity.get(key)]
+        return _other(different)
+
+    def changes(self, begun: Record, ends: Iterable[Record]) -> Sequence[str]:
+        """What is different in an earlier study, in words; ``ends``: of its trials."""
+        edited = dict.fromkeys(path for end in (*ends, {}) for path in self.edited(begun, end))
+        return [f"another content of {path}" for path in edited]
+
+    def edited(self, begun: Record, end: Record) -> Sequence[str]:
+        """The files that have another content than when a trial was run."""
+        now = self.identity.get("digests", {})
+        return [path for path, was in begun.get("digests", {}).items() if now.get(path, was) != was]
+
+    def held(self, begun: Record, end: Record) -> Record | str:
+        """What is different in the record of a trial now; or why it does not hold any more."""
+        trial, cause, edited = trial_of(end), end["ending"]["cause"], self.edited(begun, end)
+        if edited and (trial.paired or cause in _AGAIN):
+            return f"{' and '.join(edited)} has another content"
+        if cause == "timed out" and "limit" in end and (self._limit or math.inf) > (end["limit"] or 0.0):
+            return "--experiment_limit is longer"
+        return {"earlier": True} if edited and not end.get("earlier") else {}
+
+
+def resume(journal: Journal, successor: Successor) -> tuple[StudyRecords, tuple[str, ...]]:
     """Resume the last study of a journal, or begin one: also in place of one in which all trials have failed.
 
-    Returns what is known of the study, and what the user is told. ``folder``: the study's, for messages.
+    Returns what is known of the study, and what the user is told.
     """
-    known, identity = StudyRecords(journal.records), successor.identity
+    known, identity = StudyRecords(journal.records), dict(successor.identity)
     begun = known.begun
-    if begun is None:
-        return _begin(journal, identity), ()
+    if begun is None or successor.replaces(known):
+        note = successor.make_room(journal, known)
+        journal.append({"study": identity})
+        return StudyRecords([{"study": identity}]), (note,) if note else ()
     count = len(known.ends)
-    ended = "1 of its trials has ended" if count == 1 else f"{count} of its trials have ended"
-    if begun != identity and (different := successor.difference(begun)):
-        if all(end["ending"]["cause"] in _FAILED for end in known.ends.values()):
-            told = f"in place of the study in {folder}, in which nothing worked"
-            return _begin(journal, identity), (told,) if known.ends else ()
+    if different := successor.difference(known):
         raise BadInputError(
-            f"{folder} holds a study with {different}: {ended}",
-            hint="choose another folder with --results_dir DIR, or remove this one",
+            f"{successor.folder} holds a study with {different}: {_ended(count)}",
+            hint=f"{successor.elsewhere}, or remove this one",
         )
     keeps: dict[str, Record] = {}
     left: dict[str, list[str]] = {}
@@ -54,38 +113,50 @@ def resume(journal: Journal, successor: Successor, folder: str) -> tuple[StudyRe
             left.setdefault(now, []).append(name)
         else:
             keeps[name] = now
-    notes = [f"resuming the study: {ended}"] if count else []
-    if begun != identity:
-        notes = [
-            f"resuming the study, now with {successor.changes(begun)}: {len(keeps)} of its {count} trials still hold"
-        ]
-        record = {"study": dict(identity), "keeps": keeps}
+    notes = [f"resuming the study: {_ended(count)}"]
+    if begun != identity or any(keeps.values()):
+        changes = " and ".join(successor.changes(begun, known.ends.values()))
+        notes = [f"resuming the study, now with {changes}: {len(keeps)} of its {count} trials still hold"]
+        record = {"study": identity, "keeps": keeps}
         journal.append(record)
         known.take(record)
     known.keep(keeps)
     notes += [f"not taken over, because {reason}: {few(names)}" for reason, names in left.items()]
+    if failed := sum(end["ending"]["cause"] == "failed" for end in known.ends.values()):
+        notes.append(f"{failed} of them failed and are not run again; remove {successor.folder} to start afresh")
     return known, tuple(notes) if count else ()
 
 
-def _begin(journal: Journal, identity: Record) -> StudyRecords:
-    record = {"study": dict(identity)}
-    journal.append(record)
-    return StudyRecords([record])
+def _ended(count: int) -> str:
+    return "1 of its trials has ended" if count == 1 else f"{count} of its trials have ended"
+
+
+def _other(words: Sequence[str]) -> str:
+    return f"other {' and '.join(dict.fromkeys(words))}" if words else ""
 
 
 def restore(study: Study, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
     study.restore_finalists(known.finalists)
     for end in known.ends.values():
-        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)))
+        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)), earlier=known.is_earlier(end))
+
+
+def digest(data: bytes, size: int = 8) -> str:
+    """The digest of a file's content, as the journal keeps it."""
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
+
+
+def digest_of(path: str, size: int = 8) -> str:
+    """The same of a file; "" for a module or a program on PATH, or a file that only others can read."""
+    try:
+        return digest(read_regular(path), size)
+    except OSError:
+        return ""
 
 
 # -- a study of a program ------------------------------------------------------------------------------
 
-_AGAIN = ("failed", "no metric", "timed out", "out of memory")
-"""Causes that may be others in a program that has changed."""
-
-_MUST_AGREE = {"program": "program", "shape": "width"}
 _MAY_CHANGE = {
     "args": "arguments",
     "parameters": "parameters",
@@ -99,25 +170,23 @@ _MAY_CHANGE = {
 }
 
 
-class Successor:
+class ProgramSuccessor(Successor):
     """A study of a program that goes on after its description or the program itself has changed.
 
     What the search has measured at points that are still in the space is taken over, and completed by the defaults of
-    new parameters, which are what the program did before. If the program has changed, what failed is run again, and so
-    are the rounds of the confirmation: what is claimed was measured of the program as it is.
-
-    Args:
-        identity: what identifies the study now, as JSON reads it back.
+    new parameters, which are what the program did before.
     """
 
-    def __init__(self, identity: Record, space: Points) -> None:
-        self.identity, self._space = identity, space
-        self._sources, self._limits = _sources(identity), _limits(identity)
+    must_agree = MappingProxyType({"program": "program", "shape": "width"})
 
-    def difference(self, begun: Record) -> str:
+    def __init__(self, identity: Record, folder: str, space: Points, *, limit: float | None = None) -> None:
+        super().__init__(identity, folder, limit=limit)
+        self._space, self._sources, self._limits = space, _sources(identity), _limits(identity)
+
+    def difference(self, known: StudyRecords) -> str:
         """Why an earlier study is another one; "" if what holds of it can be taken over."""
-        now = self.identity
-        different = [word for key, word in _MUST_AGREE.items() if begun.get(key) != now.get(key)]
+        begun, now = known.begun or {}, self.identity
+        different = [word for key, word in self.must_agree.items() if begun.get(key) != now.get(key)]
         was, are = (_delivered(each) for each in (begun, now))
         if any(was[name] != are[name] for name in was.keys() & are.keys()):
             different.append("parameters")
@@ -126,30 +195,24 @@ class Successor:
         sources = _sources(begun)
         if any(sources.get(name, source) != source for name, source in self._sources.items()):
             different.append("goals")
-        if different:
-            return f"other {' and '.join(dict.fromkeys(different))}"
-        known = {*_MUST_AGREE, *_MAY_CHANGE, "digests"}
-        return "another version of Bireme" if (begun.keys() ^ now.keys()) - known else ""
+        known_keys = {*self.must_agree, *_MAY_CHANGE, "digests"}
+        unknown = (begun.keys() ^ now.keys()) - known_keys
+        return _other(different) or ("another version of Bireme" if unknown else "")
 
-    def changes(self, begun: Record) -> str:
-        """What is different in an earlier study, in words."""
+    def changes(self, begun: Record, ends: Iterable[Record]) -> Sequence[str]:
+        """What is different in an earlier study, in words; ``ends``: of its trials."""
         different = [word for key, word in _MAY_CHANGE.items() if begun.get(key) != self.identity.get(key)]
-        words = [f"other {' and '.join(dict.fromkeys(different))}"] if different else []
-        return " and ".join([*words, *(f"another content of {path}" for path in self._edited(begun))])
+        return [*filter(None, [_other(different)]), *super().changes(begun, ends)]
 
     def held(self, begun: Record, end: Record) -> Record | str:
         """What is different in the record of a trial now; or why it does not hold any more."""
-        if begun == self.identity:
-            return {}
-        result, edited = result_of(end), self._edited(begun)
-        if edited and (end.get("phase") == "confirm" or result.cause in _AGAIN):
-            return f"{' and '.join(edited)} has another content"
+        now, result = super().held(begun, end), result_of(end)
+        if isinstance(now, str) or begun == self.identity:
+            return now
         point = self._completed(begun, end["point"])
         if point is None:
             return "the space does not have their points any more"
-        changed = {"point": point, "phase": "search" if end.get("phase") == "screen" else end.get("phase")}
-        if edited:
-            changed["earlier"] = True  # where there are newer runs of a point, its means are theirs
+        changed = {**now, "point": point, "phase": "search" if end.get("phase") == "screen" else end.get("phase")}
         if result.cause == "pruned" and begun["goals"] != self.identity["goals"]:
             return "they were pruned for other goals"
         if result.cause not in ("ok", "over limit", "pruned"):
@@ -162,11 +225,6 @@ class Successor:
             judged = result.replace(cause="over limit" if broken else "ok", reason=broken)
             changed["ending"] = judged.as_dict()
         return changed
-
-    def _edited(self, begun: Record) -> list[str]:
-        """The files with another content."""
-        now = self.identity.get("digests", {})
-        return [path for path, was in begun.get("digests", {}).items() if now.get(path, was) != was]
 
     def _completed(self, begun: Record, point: Mapping[str, object]) -> Mapping[str, object] | None:
         """The point with the defaults of new parameters; None if the space does not have it."""

@@ -14,7 +14,7 @@ from bireme.tune.space.points import Point, Points
 from bireme.tune.store import records
 from bireme.tune.store.folder import prepare
 from bireme.tune.store.journal import Journal
-from bireme.tune.store.resume import Successor, restore, resume
+from bireme.tune.store.resume import ProgramSuccessor, restore, resume
 from bireme.tune.study import study
 from bireme.tune.study.trial import Goal, Trial
 from bireme.tune.study.trial_result import TrialResult
@@ -62,7 +62,7 @@ class Study(study.Study):
         }
         identity: records.Record = json.loads(json.dumps(described))
         try:
-            known, self.notes = resume(journal, Successor(identity, space), folder)
+            known, self.notes = resume(journal, ProgramSuccessor(identity, folder, space))
             bounds = {name: options.get(name) for name in ("trials", "seconds", "confirm")}
             run = {"confidence": self._confidence, "effect": self._effect, **bounds}
             journal.append({"run": run}, sync=False)

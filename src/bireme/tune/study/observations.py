@@ -23,6 +23,9 @@ _MOST_EXP = 700.0
 class Measurements:
     """All runs of a study, in the order of their ends.
 
+    What was measured before the study began, or before its program was edited, stands for a point until the point has
+    run again. Two programs have no common mean, and their difference is no noise.
+
     Args:
         goals: one or two.
     """
@@ -31,6 +34,7 @@ class Measurements:
         self.goals = tuple(goals)
         self.runs: list[FinishedTrial] = []
         self._by_point: dict[str, list[FinishedTrial]] = {}
+        self._superseded: set[int] = set()
         self._scales: list[float | None] = [None for _ in goals]
         self._failed: set[str] = set()
 
@@ -39,8 +43,16 @@ class Measurements:
         """What scores are relative to, for each goal; None: scores are logarithms."""
         return tuple(self._scales)
 
-    def add(self, trial: Trial, result: TrialResult) -> FinishedTrial:
+    @property
+    def superseded(self) -> int:
+        """How many runs do not count any more, because their points have run again."""
+        return len(self._superseded)
+
+    def add(self, trial: Trial, result: TrialResult, *, earlier: bool = False) -> FinishedTrial:
         """Note that a trial has ended.
+
+        Args:
+            earlier: whether it counts only until the same point has run again.
 
         Raises:
             BadInputError: it worked, but the figure of a goal is missing.
@@ -49,11 +61,15 @@ class Measurements:
             result = result.replace(cause="no metric", reason=why)
         measured = result.cause in ("ok", "pruned") and trial.phase != "profile"
         values = tuple(self._values(trial, result)) if measured else None
-        run = FinishedTrial(trial, result, values)
+        run = FinishedTrial(trial, result, values, earlier)
         self.runs.append(run)
         if trial.phase == "profile":
             return run
-        self._by_point.setdefault(key_of(trial.point), []).append(run)
+        runs = self._by_point.setdefault(key_of(trial.point), [])
+        runs.append(run)
+        if any(not each.earlier and each.values is not None and not each.trial.paired for each in runs):
+            self._superseded.update(id(each) for each in runs if each.earlier)
+            runs[:] = [each for each in runs if not each.earlier]
         if result.cause in ("failed", "no metric"):
             self._failed.add(key_of(trial.point))
         for goal, figure in enumerate(values or ()):
@@ -64,7 +80,11 @@ class Measurements:
     @property
     def searched(self) -> list[FinishedTrial]:
         """All runs of points but those in paired rounds: after these, a study that is resumed must not search on."""
-        return [run for run in self.runs if not run.trial.paired and run.trial.phase != "profile"]
+        return [
+            run
+            for run in self.runs
+            if not run.trial.paired and run.trial.phase != "profile" and id(run) not in self._superseded
+        ]
 
     def in_phase(self, phase: Phase) -> list[FinishedTrial]:
         """The runs of a phase."""
@@ -92,12 +112,12 @@ class Measurements:
         """A difference of scores as a ratio."""
         return math.exp(min(difference, _MOST_EXP)) if self._scales[goal] is None else 1 + difference
 
-    def scores(self, point: Point, goal: int = 0) -> list[float]:
-        """The scores of the complete runs of a point, but those in paired rounds."""
+    def scores(self, point: Point, goal: int = 0, *, earlier: bool = True) -> list[float]:
+        """The scores of the complete runs of a point, but those in paired rounds; ``earlier``: also of earlier ones."""
         return [
             self.score(goal, run.values[goal])
             for run in self.of(point)
-            if run.values and not run.bounded and not run.trial.paired
+            if run.values and not run.bounded and not run.trial.paired and (earlier or not run.earlier)
         ]
 
     @property

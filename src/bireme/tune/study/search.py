@@ -83,7 +83,7 @@ class PointSearch:
         """What is known of each point; ``weight``: of the first of two goals; None: a random one."""
         runs = measured.searched
         if len(measured.goals) == 1:
-            state: object = (id(measured), measured.scales)
+            state: object = (id(measured), measured.scales, measured.superseded)
         elif weight is None:
             weight = random.Random(f"{self._seed} {len(runs)}").random()
             state = (id(measured), weight)

@@ -245,7 +245,7 @@ class Study:
         result = TrialResult(cause="failed" if failed else "ok", reason=failed, metrics=metrics)
         self.restore(Trial(name=name, point=dict(point), phase="known"), result)
 
-    def restore(self, trial: Trial, result: TrialResult, elapsed: float = 0.0) -> None:
+    def restore(self, trial: Trial, result: TrialResult, elapsed: float = 0.0, *, earlier: bool = False) -> None:
         """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking.
 
         A round that an interruption has cut is not completed: its runs would be hours apart, on other slots.
@@ -254,15 +254,15 @@ class Study:
             trial: the trial.
             result: its result.
             elapsed: seconds that the study had taken at its end; 0.0: unknown.
+            earlier: whether it counts only until the same point has run again.
         """
         if result.cause in NOT_THE_CONFIGURATION:
             return
+        values = self._measured.add(trial, result, earlier=earlier or trial.phase == "known").values
         if trial.phase == "known":
-            self._measured.add(trial, result)
             return
         self._names.add(trial.name)
         self._budget.earlier = elapsed or self._budget.earlier + result.seconds / self._side_by_side
-        values = self._measured.add(trial, result).values
         if trial.paired:
             self._earlier.append((trial.round, trial.point, values))
 
@@ -384,7 +384,7 @@ class Study:
             confidence=1 - (1 - self._confidence) / pairs,
             effect=self._effect,
             seed=self._seed,
-            searched=self._measured.scores,
+            searched=partial(self._measured.scores, earlier=False),
             noise=self._measured.noise(),
         )
         if (shares := self._recorded.get("shares")) is not None:

@@ -65,11 +65,13 @@ class FinishedTrial(Value):
     Attributes:
         result: how it ended, and what it measured. A pruned trial has a bound: it could not have been better.
         values: of the metrics that are the goals, one for each goal; None if it has none.
+        earlier: whether it was measured before the study began, or before the program was edited.
     """
 
     trial: Trial
     result: TrialResult
     values: tuple[float, ...] | None = None
+    earlier: bool = False
 
     @property
     def bounded(self) -> bool:

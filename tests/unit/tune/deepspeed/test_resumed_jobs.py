@@ -8,20 +8,20 @@ from typing import get_args
 import pytest
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.tune.deepspeed.adapter import Circumstances, circumstances, resume
+from bireme.tune.deepspeed.adapter import DeepSpeedSuccessor
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.store.folder import write_text
 from bireme.tune.store.journal import Journal
+from bireme.tune.store.resume import resume
 from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
 
 STUDY = {"config": {"a": 1}, "script": "train.py", "args": ["--x"], "nodes": 1, "slots": 2}
-THEN = Circumstances(10.0, "abc")
+THEN = {"limit": 10.0, "script": "abc"}
 OVER = {"over": "every configuration was measured"}
 
 
-def end(name: str, cause="ok", then=THEN) -> dict:
-    record = {"end": name, "ending": TrialResult(cause).as_dict(), "point": {}, "kind": "search"}
-    return record if then is None else {**record, **then.as_dict()}
+def end(name: str, cause="ok", phase="search", **then) -> dict:
+    return {"end": name, "ending": TrialResult(cause).as_dict(), "point": {}, "phase": phase, **THEN, **then}
 
 
 @pytest.fixture
@@ -43,10 +43,11 @@ def folder(tmp_path):
                 journal.append(record)
             journal.close()
 
-        def resume(self, now=THEN, overwrite=True, **other):
+        def resume(self, overwrite=True, now=THEN, **other):
             journal = Journal.open(f"{files.results_dir}/journal")
             try:
-                known, notes = resume(journal, files, {**STUDY, **other}, now, overwrite=overwrite)
+                identity = {**STUDY, **other}
+                known, notes = resume(journal, DeepSpeedSuccessor(identity, files, overwrite=overwrite, **now))
             finally:
                 journal.close()
             return list(known.ends), notes
@@ -66,48 +67,33 @@ def test_a_study_begins(folder):
     ("now", "again"),
     [
         (THEN, set()),
-        (Circumstances(5.0, "abc"), set()),
-        (Circumstances(20.0, "abc"), {"timed out"}),
-        (Circumstances(None, "abc"), {"timed out"}),
-        (Circumstances(10.0, ""), set()),
-        (Circumstances(10.0, "def"), {"timed out", "failed", "no metric"}),
+        ({"limit": 20.0, "script": ""}, {"timed out"}),
+        ({"limit": 10.0, "script": "def"}, {"timed out", "failed", "no metric", "out of memory"}),
     ],
 )
-def test_what_the_circumstances_may_have_changed_is_run_again(folder, now, again):
+def test_what_may_be_another_now_is_run_again(folder, now, again):
     causes = [cause for cause in get_args(Cause) if cause not in NOT_THE_CONFIGURATION]
     folder.leave({"study": STUDY}, *(end(cause, cause) for cause in causes))
-    past, notes = folder.resume(now)
+    past, notes = folder.resume(now=now)
     assert past == [cause for cause in causes if cause not in again]
-    assert notes[0] == f"resuming the study: {len(past)} of its experiments have ended"
-    assert any(note.startswith("running again, because ") for note in notes) == bool(again)
+    assert any(note.startswith("not taken over, because ") for note in notes) == bool(again)
     assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
+    assert folder.resume(now=now)[0] == past
 
 
-def test_what_was_run_again_counts_as_it_ended_last(folder):
-    later = Circumstances(20.0, "def")
-    folder.leave({"study": STUDY}, end("a", "failed"), end("b"), end("a", "ok", later), end("c", "failed", later))
-    assert folder.resume(later)[0] == ["b", "a", "c"]
-    assert folder.resume(THEN)[0] == ["b", "a"]
-
-
-def test_journals_that_do_not_tell_of_circumstances(folder):
-    folder.leave({"study": STUDY}, end("a", "failed", None), end("b", "timed out", None))
-    assert folder.resume()[0] == ["a"]
+def test_what_is_claimed_was_measured_of_the_script_as_it_is(folder):
+    later = {"limit": 10.0, "script": "def"}
+    folder.leave({"study": STUDY}, end("a"), end("a@round1", phase="confirm"))
+    assert folder.resume(now=later)[0] == ["a"]
+    folder.leave(end("a@round1", phase="confirm", **later), end("b", "failed", **later))
+    assert folder.resume(now=later)[0] == ["a", "a@round1", "b"]
+    folder.leave(end("b", "ok", **later), end("c", "failed", **later))
+    assert folder.resume(now=later)[0] == ["a", "a@round1", "b", "c"]
 
 
 def test_a_finished_study_gives_its_results_where_it_may_not_be_overwritten(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
     assert folder.resume(overwrite=False)[0] == ["a"]
-
-
-def test_a_script_is_known_by_what_is_in_it(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("1")
-    first = circumstances(None, str(script))
-    os.utime(script, (1, 1))
-    assert first == circumstances(None, str(script)) != circumstances(None, "package.module")
-    script.write_text("2")
-    assert circumstances(None, str(script)).script not in ("", first.script)
 
 
 # -- another -----------------------------------------------------------------------------------------
@@ -116,9 +102,9 @@ def test_a_script_is_known_by_what_is_in_it(tmp_path):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"config": {"a": 2}}, "another configuration: 2 of its"),
-        ({"args": []}, "another list of arguments: 2 of its"),
-        ({"script": "x.py", "nodes": 2, "slots": 1}, "another script and width: 2 of its"),
+        ({"config": {"a": 2}}, "other configuration: 2 of its"),
+        ({"args": []}, "other list of arguments: 2 of its"),
+        ({"script": "x.py", "nodes": 2, "slots": 1}, "other script and width: 2 of its"),
     ],
 )
 @pytest.mark.parametrize("overwrite", [True, False])
@@ -131,10 +117,13 @@ def test_an_unfinished_study_is_never_cleared_away(folder, other, said, overwrit
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_of_one_in_which_nothing_has_ended_nothing_is_lost(folder, overwrite):
-    folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"})
+@pytest.mark.parametrize("ends", [[], [end("a", "failed")]])
+def test_of_one_in_which_nothing_has_worked_nothing_is_lost(folder, overwrite, ends):
+    folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"}, *ends)
+    folder.files.write_experiment("a", {})
     past, notes = folder.resume(args=[], overwrite=overwrite)
-    assert past == [] and "in which no experiment had ended" in notes[0]
+    said = f"in place of the study in {folder.files.results_dir}, in which nothing worked"
+    assert past == [] and notes == ((said,) if ends else ()) and folder.files.empty
 
 
 def test_a_finished_study_is_moved_aside_and_that_is_said(folder):
@@ -180,5 +169,5 @@ def test_results_that_cannot_be_moved_stay(folder):
 
 def test_results_that_may_not_be_overwritten_are_in_the_way(folder):
     folder.leave({"study": STUDY}, end("a"), OVER)
-    with pytest.raises(BadInputError, match="the results of another study"):
+    with pytest.raises(BadInputError, match="holds a study with other list of arguments: 1 of its trials has ended"):
         folder.resume(overwrite=False, args=[])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.metrics.metric import Measure, parse
-from bireme.tune.program.delivery import digests
 from bireme.tune.report.view import view
 from bireme.tune.space.points import Parameter, Space
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords
-from bireme.tune.store.resume import Successor, resume
+from bireme.tune.store.resume import ProgramSuccessor, digest_of, restore, resume
+from bireme.tune.study import finalists
+from bireme.tune.study.study import Objective, Study
 from bireme.tune.study.trial import Answer
 from bireme.tune.study.trial_result import TrialResult
 
@@ -49,6 +51,7 @@ def resumed(
     *ends: Mapping[str, Any],
     begun: Mapping[str, Any] | None = None,
     space: Space = SPACE,
+    limit: float | None = None,
 ) -> tuple[StudyRecords, tuple[str, ...]]:
     """Resume the study that was begun, when these trials of it have ended; also as the next start reads it."""
     journal = Journal.open(str(folder / "journal"))
@@ -59,7 +62,7 @@ def resumed(
     for _ in range(2):
         journal = Journal.open(str(folder / "journal"))
         try:
-            found.append(resume(journal, Successor(now, space), "tuning"))
+            found.append(resume(journal, ProgramSuccessor(now, "tuning", space, limit=limit)))
         finally:
             journal.close()
     assert found[0][0].ends == found[1][0].ends, "the journal says the same"
@@ -88,7 +91,18 @@ def test_the_difference_is_named(tmp_path: Path, change: dict[str, Any], said: s
 
 def test_what_has_ended_is_taken_over(tmp_path: Path) -> None:
     known, notes = resumed(tmp_path, identity(), ended("a"), ended("b", "failed"))
-    assert list(known.ends) == ["a", "b"] and notes == ("resuming the study: 2 of its trials have ended",)
+    assert list(known.ends) == ["a", "b"]
+    assert notes == (
+        "resuming the study: 2 of its trials have ended",
+        "1 of them failed and are not run again; remove tuning to start afresh",
+    )
+
+
+@pytest.mark.parametrize(("limit", "held"), [(5.0, "ab"), (10.0, "ab"), (20.0, "a"), (None, "a")])
+def test_what_timed_out_is_run_again_if_the_limit_is_longer(tmp_path: Path, limit: float | None, held: str) -> None:
+    known, notes = resumed(tmp_path, identity(), ended("a"), ended("b", "timed out", limit=10.0), limit=limit)
+    assert "".join(known.ends) == held
+    assert notes[1:] == (() if held == "ab" else ("not taken over, because --experiment_limit is longer: b",))
 
 
 def test_an_edited_program_runs_again_what_failed_and_what_is_claimed(tmp_path: Path) -> None:
@@ -118,6 +132,26 @@ def test_means_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
     assert study.means() == {0: 55.0, 1: 5.0}
 
 
+def test_estimates_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
+    """The mean of two programs is that of none, and their difference is no noise."""
+    now = identity(digests={"train.py": "3", "c.yaml": "2"})
+    known, _ = resumed(tmp_path, now, ended("a"), ended("b"), ended("d", point={"n": 2}))
+    study = Study(SPACE, [Objective("rate")])
+    restore(study, known)
+    assert study.finished.scores({"n": 1}) == pytest.approx([math.log(5.0)] * 2)
+    for name, rate in (("e", 50.0), ("f", 60.0)):
+        known.take({**ended(name, phase="screen"), "ending": {"cause": "ok", "metrics": {"rate": rate}}})
+    study = Study(SPACE, [Objective("rate")])
+    restore(study, known)
+    estimates = {point["n"]: mean for mean, _, point in finalists.estimates(study._sampler, study.finished)}
+    assert study.finished.scores({"n": 1}) == pytest.approx([math.log(50.0), math.log(60.0)])
+    assert study.finished.noise() == (pytest.approx(math.log(1.2) / math.sqrt(2)), 1)
+    assert study._sampler.best(study.finished).value == pytest.approx(math.sqrt(3000.0))
+    assert estimates[1] > math.log(40.0)
+    # What is claimed was measured of the program as it is.
+    assert study.finished.scores({"n": 2}) and not study.finished.scores({"n": 2}, earlier=False)
+
+
 def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:
     space = Space([Parameter(name="n", choices=(1, 4)), Parameter(name="mode", choices=("safe", "fast"))])
     now = identity(parameters=[{"name": "n"}, {"name": "mode"}], args=["{n}", "--mode", "{mode}"])
@@ -144,6 +178,8 @@ def test_other_goals_and_limits_are_judged_by_what_was_measured(tmp_path: Path) 
 def test_the_digests_of_files(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("1")
-    before = digests([str(file), "a.module", os.fspath(tmp_path)])
+    before = digest_of(str(file))
+    os.utime(file, (1, 1))
+    assert before == digest_of(str(file)) != "" and digest_of("a.module") == digest_of(str(tmp_path)) == ""
     file.write_text("2")
-    assert list(before) == [str(file)] and before != digests([str(file)])
+    assert digest_of(str(file)) not in ("", before)
