@@ -38,9 +38,9 @@ class Timed(Scheduler):
 
     slowest = 0.0
 
-    def decide(self, now: float) -> tuple[StartTask, ...]:
+    def decide(self) -> tuple[StartTask, ...]:
         begin = time.process_time()
-        starts = super().decide(now)
+        starts = super().decide()
         self.slowest = max(self.slowest, time.process_time() - begin)
         return starts
 

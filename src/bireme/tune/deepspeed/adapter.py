@@ -170,12 +170,6 @@ class DeepSpeedStudy(Adapter):
         causes = {run.result.cause for run in self.study.finished.runs}
         return "" if "infrastructure" in causes else super().stop_reason
 
-    def _predicted(self, trial: Trial) -> float | None:
-        """The mean of the trials of its ZeRO stage that worked, or of all."""
-        worked = [run for run in self.study.finished.searched if run.result.cause == "ok"]
-        alike = [run for run in worked if run.trial.point[STAGE] == trial.point.get(STAGE)] or worked
-        return sum(run.result.seconds for run in alike) / len(alike) if alike else None
-
     def _file(self, name: str, file: str) -> str:
         return self._files.result(name, file)
 

@@ -192,12 +192,7 @@ class Adapter(ABC):
         if trial is None:
             return None
         self._pending[trial.name] = trial
-        seconds = self._predicted(trial)
-        return Task(key=trial.name, shape=self.setting.shape, seconds=seconds, pinned=self._blocks.pinned(trial))
-
-    @abstractmethod
-    def _predicted(self, trial: Trial) -> float | None:
-        """The predicted duration of a trial; None if unknown."""
+        return Task(key=trial.name, shape=self.setting.shape, pinned=self._blocks.pinned(trial))
 
     @abstractmethod
     def _file(self, name: str, file: str) -> str:

@@ -213,7 +213,7 @@ class Executor:
         """Start every experiment that can start now; return how many."""
         if self.stopping:
             return 0
-        starts = self._scheduler.decide(time.monotonic())
+        starts = self._scheduler.decide()
         for start in starts:
             self._start(start)
         return len(starts)

@@ -5,14 +5,11 @@ tasks to start. The same events always give the same decisions. (When an experim
 `bireme.tune.execution.executor`.)
 
 **Orders.** ``fifo`` starts tasks in the order of submission, each on the first nodes of the pool with room, as the
-``ResourceManager`` of DeepSpeed's autotuner does. ``longest`` starts the longest task first, on the nodes where the
-fewest slots are left over, so that long tasks and tasks that need whole nodes do not run alone at the end.
+``ResourceManager`` of DeepSpeed's autotuner does. ``longest`` starts the widest task first, on the nodes where the
+fewest slots are left over, so that tasks that need whole nodes do not run alone at the end.
 
 **The head** is the first task in the queue. While it finds no room, the tasks behind it wait too. With ``backfill``
-(EASY: Lifka, *The ANL/IBM SP scheduling system*, 1995) they may overtake the head if they do not delay it. The
-predicted ends of the running tasks give the earliest time at which the head finds room, and on which slots. A task may
-start if it ends by then, or on slots that the head will not get; so the head starts no later than predicted. Where
-durations are unknown and the time cannot be predicted, backfill leaves free every slot that the head could need.
+they may overtake it on slots that it could not need, whichever slots become free next; so it starts no later.
 
 **Stuck tasks.** A task that the present nodes could not carry even if all were idle never becomes the head: the
 others go on, and it stays in :attr:`Scheduler.stuck` until enough nodes are back.
@@ -22,9 +19,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Mapping
-from itertools import groupby
-from math import inf
-from operator import attrgetter
 from typing import Literal
 
 from bireme.errors import counted
@@ -190,7 +184,6 @@ class Task(Value):
 
     Attributes:
         key: its name, unique among the waiting and running tasks.
-        seconds: its predicted duration; None if unknown.
         avoid: hosts on which the infrastructure failed this task before. Ignored if the remaining nodes could not
             carry the task.
         pinned: the only slots that it may get; None: any. What is compared runs on the same slots.
@@ -198,7 +191,6 @@ class Task(Value):
 
     key: str
     shape: Shape
-    seconds: float | None = None
     avoid: frozenset[str] = frozenset()
     pinned: SlotReservation | None = None
 
@@ -236,20 +228,9 @@ class _Kind:
             return self.pinned if slots.has(self.pinned) else None
         return slots.find(self.shape, self.avoid, tight=tight)
 
-    def kept(self, slots: FreeSlots) -> SlotReservation:
-        """Every free slot that one of these tasks could need, whichever slots become free next."""
-        return self.pinned or slots.kept_for(self.shape, self.avoid)
 
-
-_Entry = tuple[tuple[float, ...], float, _Kind, Task]
-"""A waiting task: its rank, its predicted seconds, its kind. No two ranks are equal, and the lowest is first."""
-
-
-class _Running(Value):
-    """A running task; ``end`` is its predicted end, infinity if unknown."""
-
-    start: StartTask
-    end: float
+_Entry = tuple[tuple[int, ...], _Kind, Task]
+"""A waiting task: its rank, its kind. No two ranks are equal, and the lowest is first."""
 
 
 class Scheduler:
@@ -257,6 +238,9 @@ class Scheduler:
 
     Args:
         backfill: whether other tasks may overtake a head that waits.
+
+    Attributes:
+        running: the running tasks by key, in the order of their starts.
 
     Raises:
         ValueError: the order is unknown.
@@ -270,21 +254,20 @@ class Scheduler:
         self._kinds: dict[tuple[Shape, frozenset[str], SlotReservation | None], _Kind] = {}
         self._queue: list[_Entry] = []
         self._waiting: dict[str, _Entry] = {}
-        self._running: dict[str, _Running] = {}
+        self.running: dict[str, StartTask] = {}
         self._submitted = 0
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def submit(self, task: Task) -> None:
         """Queue a task. Raises ValueError: a task with this key is already waiting or running."""
-        if task.key in self._waiting or task.key in self._running:
+        if task.key in self._waiting or task.key in self.running:
             raise ValueError(f"task {task.key!r} is already waiting or running")
         asked = task.shape, task.avoid.intersection(self._slots.pool), task.pinned
         kind = self._kinds.get(asked) or self._kinds.setdefault(asked, _Kind(*asked, self._slots))
-        seconds = inf if task.seconds is None else task.seconds
         self._submitted += 1
-        rank = (self._submitted,) if self._order == "fifo" else (-seconds, -task.shape.size, self._submitted)
-        entry = self._waiting[task.key] = (rank, seconds, kind, task)
+        rank = (self._submitted,) if self._order == "fifo" else (-task.shape.size, self._submitted)
+        entry = self._waiting[task.key] = (rank, kind, task)
         insort(self._queue, entry)
 
     def withdraw(self, key: str) -> None:
@@ -293,7 +276,7 @@ class Scheduler:
 
     def ended(self, key: str) -> None:
         """Free the slots of a task that has ended and left nothing behind. Raises KeyError: it is not running."""
-        self._slots.give(self._running.pop(key).start.reservation)
+        self._slots.give(self.running.pop(key).reservation)
 
     def lost(self, host: str) -> tuple[str, ...]:
         """Take a lost node out of the pool until it is :meth:`back`.
@@ -307,42 +290,41 @@ class Scheduler:
         """
         self._slots.leave(host)
         self._update_kinds()
-        return tuple(key for key, run in self._running.items() if host in dict(run.start.reservation.places))
+        return tuple(key for key, start in self.running.items() if host in dict(start.reservation.places))
 
     def back(self, host: str) -> None:
         """Put a lost node back into the pool. Raises KeyError: no such host in the pool."""
         self._slots.come(host)
         self._update_kinds()
 
+    def _update_kinds(self) -> None:
+        for kind in self._kinds.values():
+            kind.update(self._slots)
+
     # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def decide(self, now: float) -> tuple[StartTask, ...]:
-        """Choose the tasks that start now (``now`` in seconds of a monotonic clock), and reserve their slots."""
+    def decide(self) -> tuple[StartTask, ...]:
+        """Choose the tasks that start now, and reserve their slots."""
         starts: list[StartTask] = []
-        spare, until = self._slots, inf  # once the head waits: the slots that it does not get, and when it starts
+        slots, tight = self._slots, self._order == "longest"  # once the head waits, the slots that it cannot need
         no_room = {kind for kind in self._kinds.values() if not kind.able}
-        no_spare_room: set[_Kind] = set()
-        for _, seconds, kind, task in tuple(self._queue):
+        for _, kind, task in tuple(self._queue):
             if kind in no_room:
                 continue
-            in_time = now + seconds <= until
-            if kind in no_spare_room and not in_time:
+            if room := kind.find(slots, tight=tight):
+                self.withdraw(task.key)
+                self._slots.take(room)
+                start = self.running[task.key] = StartTask(task, room)
+                starts.append(start)
+                if slots is not self._slots:
+                    slots.take(room)
                 continue
-            room = self._find(self._slots if in_time else spare, kind)
-            if room is not None:
-                starts.append(self._start(task, room, now + seconds))
-                if spare is not self._slots:
-                    spare.take(room)
-            elif not in_time:
-                no_spare_room.add(kind)
-            elif not self._backfill:
+            if not self._backfill:
                 break
-            else:
-                no_room.add(kind)
-                if spare is self._slots:  # this is the head
-                    until, kept = self._predicted_start(kind, now)
-                    spare = self._slots.copy()
-                    spare.take(kept)
+            no_room.add(kind)
+            if slots is self._slots:  # this is the head
+                slots = self._slots.copy()
+                slots.take(kind.pinned or slots.kept_for(kind.shape, kind.avoid))
         return tuple(starts)
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -360,11 +342,6 @@ class Scheduler:
         return self._slots.view()
 
     @property
-    def running(self) -> dict[str, StartTask]:
-        """The running tasks by key, in the order of their starts."""
-        return {key: run.start for key, run in self._running.items()}
-
-    @property
     def queued(self) -> tuple[str, ...]:
         """The keys of the waiting tasks, in order."""
         return tuple(task.key for *_, task in self._queue)
@@ -373,32 +350,3 @@ class Scheduler:
     def stuck(self) -> tuple[str, ...]:
         """The keys of waiting tasks that the present nodes could not carry even if all were idle."""
         return tuple(task.key for *_, kind, task in self._queue if not kind.able)
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _update_kinds(self) -> None:
-        for kind in self._kinds.values():
-            kind.update(self._slots)
-
-    def _find(self, slots: FreeSlots, kind: _Kind) -> SlotReservation | None:
-        return kind.find(slots, tight=self._order == "longest")
-
-    def _start(self, task: Task, room: SlotReservation, end: float) -> StartTask:
-        self.withdraw(task.key)
-        self._slots.take(room)
-        start = StartTask(task, room)
-        self._running[task.key] = _Running(start, end)
-        return start
-
-    def _predicted_start(self, head: _Kind, now: float) -> tuple[float, SlotReservation]:
-        """When the head finds room, and which slots it then gets; the time is -infinity if it cannot be predicted."""
-        later = self._slots.copy()
-        running = sorted(self._running.values(), key=attrgetter("end"))
-        for when, runs in groupby(running, key=lambda run: max(run.end, now)):
-            if when == inf:
-                break
-            for run in runs:
-                later.give(run.start.reservation)
-            if room := self._find(later, head):
-                return when, room
-        return -inf, head.kept(self._slots)

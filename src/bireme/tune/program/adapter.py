@@ -44,7 +44,7 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import ProgramSuccessor, digest_of, read_results, restore
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Goal, Objective, Trial
+from bireme.tune.study.trial import Goal, Objective
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
@@ -201,11 +201,6 @@ class ProgramStudy(Adapter):
         sent = (word for file in also for word in ("--ship_also", self._files.path(folder, file)))
         self._files.write_copies(folder, delivered.files)
         return RealJob(command=(*real, *sent, script, *delivered.args), exports=delivered.exports)
-
-    def _predicted(self, trial: Trial) -> float | None:
-        """The mean of those that worked."""
-        worked = [run.result.seconds for run in self.study.finished.runs if run.result.cause == "ok"]
-        return sum(worked) / len(worked) if worked else None
 
     def _file(self, name: str, file: str) -> str:
         return self._files.trial(name, file)

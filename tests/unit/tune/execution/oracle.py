@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from bireme.tune.execution.slot_scheduler import Task
 
 
@@ -13,13 +11,13 @@ class Oracle:
     def __init__(self, pool, *, order, backfill):
         self.pool, self.order, self.backfill = pool, order, backfill
         self.queue: list[Task] = []
-        self.held: dict[str, tuple[float, set]] = {}  # predicted end, slots
+        self.held: dict[str, set] = {}
         self.away: set[str] = set()
 
     def submit(self, task):
         self.queue.append(task)
         if self.order == "longest":
-            self.queue.sort(key=lambda task: (-(inf if task.seconds is None else task.seconds), -task.shape.size))
+            self.queue.sort(key=lambda task: -task.shape.size)
 
     def withdraw(self, key):
         self.queue = [task for task in self.queue if task.key != key]
@@ -36,9 +34,8 @@ class Oracle:
     def everything(self):
         return {(host, slot) for host in self.pool.keys() - self.away for slot in self.pool[host]}
 
-    def free(self, by=-inf):
-        """What is free, or will be when all that is predicted to end by then has ended."""
-        return self.everything() - {slot for end, slots in self.held.values() if end > by for slot in slots}
+    def free(self):
+        return self.everything().difference(*self.held.values())
 
     def find(self, task, free):
         room = {host: [slot for slot in slots if (host, slot) in free] for host, slots in self.pool.items()}
@@ -57,32 +54,27 @@ class Oracle:
     def avoided(self, task):
         return task.avoid if self.able(task.shape, task.avoid) else frozenset()
 
-    def decide(self, now):
-        starts, head, until, kept = {}, None, -inf, set()
+    def decide(self):
+        starts, head, kept = {}, None, set()
         for task in list(self.queue):
             if not self.able(task.shape, frozenset()):
                 continue
-            seconds = inf if task.seconds is None else task.seconds
-            free = self.free()
-            slots = self.find(task, free if head is None or now + seconds <= until else free - kept)
+            slots = self.find(task, self.free() - kept)
             if slots is not None:
                 starts[task.key] = slots
-                self.held[task.key] = now + seconds, set(slots)
+                self.held[task.key] = set(slots)
                 self.withdraw(task.key)
             elif not self.backfill:
                 break
             elif head is None:
-                head = task
-                until, kept = self.promise(head, now)
+                head, kept = task, self.needed(task)
         return starts
 
-    def promise(self, head, now):
-        for when in sorted({max(end, now) for end, _ in self.held.values() if end < inf}):
-            if slots := self.find(head, self.free(by=when)):
-                return when, set(slots)
+    def needed(self, head):
+        """What the head could need, whichever slots become free next."""
         kept = set()
         for host in self.pool.keys() - self.away - self.avoided(head):
             if len(self.pool[host]) >= head.shape.slots:
                 free = [(host, slot) for slot in self.pool[host] if (host, slot) in self.free()]
                 kept.update(free[: head.shape.slots])
-        return -inf, kept
+        return kept

@@ -1,4 +1,4 @@
-"""The scheduler under a virtual clock: tasks take as long as predicted, and no real time passes. Makes the load too."""
+"""The scheduler under a virtual clock: no real time passes. Makes the load too."""
 
 from __future__ import annotations
 
@@ -21,61 +21,48 @@ def cluster(nodes: int, slots: int = 8) -> dict[str, tuple[str, ...]]:
     return {f"node{number}": tuple(map(str, range(slots))) for number in range(nodes)}
 
 
-def mixed_load(number: int, seed: int = 0) -> list[Task]:
-    """Experiments of mixed widths, of one to ten minutes; none takes as long as another."""
+def mixed_load(number: int, seed: int = 0) -> dict[Task, float]:
+    """Experiments of mixed widths, and how long each takes: one to ten minutes, none as long as another."""
     chance = random.Random(seed)
     shapes = chance.choices(list(SHAPES), weights=list(SHAPES.values()), k=number)
-    return [Task(str(at), shape, chance.uniform(60, 600)) for at, shape in enumerate(shapes)]
+    return {Task(str(at), shape): chance.uniform(60, 600) for at, shape in enumerate(shapes)}
 
 
-def bound(tasks: Iterable[Task], slots: int) -> float:
+def bound(tasks: Mapping[Task, float], slots: int) -> float:
     """No schedule is shorter: all slots are busy all the time, or the longest task runs from the first moment on."""
-    tasks = list(tasks)
-    seconds = [task.seconds or 0 for task in tasks]
-    work = sum(each * task.shape.size for each, task in zip(seconds, tasks, strict=True))
-    return max(work / slots, *seconds)
+    return max(sum(each * task.shape.size for task, each in tasks.items()) / slots, *tasks.values())
 
 
 def simulate(
-    scheduler: Scheduler,
-    events: Iterable[tuple[float, Task | str]] = (),
-    *,
-    now: float = 0.0,
-    seconds: Mapping[str, float] | None = None,
+    scheduler: Scheduler, seconds: Mapping[str, float], events: Iterable[tuple[float, str]] = (), *, now: float = 0.0
 ) -> Iterator[tuple[float, StartTask]]:
-    """Run what the scheduler has to the end, and what comes to it; every start with its time.
+    """Run what the scheduler has to the end; every start with its time.
 
     Args:
         scheduler: it may hold tasks already.
-        events: with its time, a task that comes, or the key of one that runs already and ends.
+        seconds: how long tasks take, by key.
+        events: with its time, the key of one that runs already and ends.
         now: when it begins.
-        seconds: how long tasks truly take, by key, where that is not what they say.
     """
-    true = seconds or {}
     number = count()  # so that what happens at one moment happens in a fixed order
-    future: list[tuple[float, int, Task | str]] = [(when, next(number), what) for when, what in events]
+    future = [(when, next(number), key) for when, key in events]
     heapq.heapify(future)
-    starts = scheduler.decide(now)
+    starts = scheduler.decide()
     while True:
         for start in starts:
             yield now, start
-            takes = true.get(start.task.key, start.task.seconds)
-            assert takes is not None
-            heapq.heappush(future, (now + takes, next(number), start.task.key))
+            heapq.heappush(future, (now + seconds[start.task.key], next(number), start.task.key))
         if not future:
             return
         now = future[0][0]
         while future and future[0][0] == now:
-            _, _, what = heapq.heappop(future)
-            if isinstance(what, Task):
-                scheduler.submit(what)
-            else:
-                scheduler.ended(what)
-        starts = scheduler.decide(now)
+            scheduler.ended(heapq.heappop(future)[2])
+        starts = scheduler.decide()
 
 
-def makespan(scheduler: Scheduler, tasks: Iterable[Task]) -> float:
+def makespan(scheduler: Scheduler, tasks: Mapping[Task, float]) -> float:
     """When the last of the tasks ends, all submitted at 0."""
     for task in tasks:
         scheduler.submit(task)
-    return max(now + (start.task.seconds or 0) for now, start in simulate(scheduler))
+    seconds = {task.key: each for task, each in tasks.items()}
+    return max(now + seconds[start.task.key] for now, start in simulate(scheduler, seconds))

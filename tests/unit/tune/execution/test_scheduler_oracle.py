@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -20,14 +19,12 @@ pools = st.lists(st.integers(0, 4), min_size=1, max_size=len(HOSTS)).map(
     lambda sizes: {host: tuple(map(str, range(size))) for host, size in zip(HOSTS, sizes, strict=False)}
 )
 shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 4))
-durations = st.sampled_from([None, *map(float, range(1, 9))])
 avoided = st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from([*HOSTS, "elsewhere"]), max_size=3))
-submissions = st.tuples(st.just("submit"), shapes, durations, avoided)
+submissions = st.tuples(st.just("submit"), shapes, avoided)
 events = st.lists(
     st.one_of(
         submissions,
         st.tuples(st.just("ended"), st.integers(0, 99)),
-        st.tuples(st.just("wait"), st.integers(1, 5)),
         st.tuples(st.just("withdraw"), st.integers(0, 99)),
         st.tuples(st.sampled_from(["lost", "back"]), st.sampled_from(HOSTS)),
     ),
@@ -42,7 +39,7 @@ class Game:
     def __init__(self, pool, **ways):
         self.pool = pool
         self.scheduler, self.oracle = Scheduler(pool, **ways), Oracle(pool, **ways)
-        self.now, self.away, self.holders = 0.0, set(), {}
+        self.away, self.holders = set(), {}
 
     def tell(self, what, *args):
         """Both are told; what the scheduler answers."""
@@ -51,9 +48,7 @@ class Game:
 
     def happen(self, number, what, *how):
         waiting, running = self.scheduler.queued, tuple(self.scheduler.running)
-        if what == "wait":
-            self.now += how[0]
-        elif what == "submit":
+        if what == "submit":
             self.tell("submit", Task(f"t{number}", *how))
         elif what == "withdraw" and waiting:
             self.tell("withdraw", waiting[how[0] % len(waiting)])
@@ -71,7 +66,7 @@ class Game:
 
     def decide(self):
         """Both decide the same; no slot is given twice, and none of a node that is away."""
-        starts, expected = self.scheduler.decide(self.now), self.oracle.decide(self.now)
+        starts, expected = self.scheduler.decide(), self.oracle.decide()
         assert [(start.task.key, flat(start)) for start in starts] == list(expected.items())
         for start in starts:
             assert len(start.reservation.places) == start.task.shape.nodes
@@ -105,9 +100,9 @@ def test_hundreds_as_the_oracle(order, backfill):
     game = Game(cluster(8), order=order, backfill=backfill)
     for number in range(150):
         shape = Shape(chance.randint(1, 3), chance.randint(1, 8))
-        game.happen(number, "submit", shape, chance.choice([None, *map(float, range(1, 99))]), frozenset())
+        game.happen(number, "submit", shape, frozenset())
     for _ in range(200):
-        what = chance.choices(["ended", "wait", "withdraw", "lost", "back"], [20, 10, 1, 1, 1])[0]
+        what = chance.choices(["ended", "withdraw", "lost", "back"], [20, 1, 1, 1])[0]
         how = chance.choice(list(game.pool)) if what in ("lost", "back") else chance.randint(1, 5)
         game.happen(-1, what, how)
         game.decide()
@@ -119,8 +114,10 @@ def test_hundreds_as_the_oracle(order, backfill):
 class Watched(Scheduler):
     """Knows of every task that was at the head and waited when it would have started without those behind it.
 
-    ``seconds``: how long tasks then take, by key.
+    ``seconds``: how long tasks take, by key.
     """
+
+    now = 0.0
 
     def __init__(self, pool, seconds, **ways):
         super().__init__(pool, **ways)
@@ -128,42 +125,41 @@ class Watched(Scheduler):
         self.ends: dict[str, float] = {}
         self.alone: dict[str, float] = {}
 
-    def decide(self, now):
+    def decide(self):
         before = copy.deepcopy(self)
-        starts = super().decide(now)
-        self.ends.update((start.task.key, now + self.seconds[start.task.key]) for start in starts)
+        starts = super().decide()
+        self.ends.update((start.task.key, self.now + self.seconds[start.task.key]) for start in starts)
         if self.queued and self.queued[0] not in self.alone:
-            self.alone[self.queued[0]] = before.start_of(self.queued[0], now)
+            self.alone[self.queued[0]] = before.start_of(self.queued[0])
         return starts
 
-    def start_of(self, head: str, now: float) -> float:
+    def ended(self, key):
+        self.now = self.ends[key]
+        super().ended(key)
+
+    def start_of(self, head: str) -> float:
         for behind in self.queued[self.queued.index(head) + 1 :]:
             self.withdraw(behind)
-        events = [(self.ends[key], key) for key in self.running]
-        self.decide = super().decide
-        starts = simulate(self, events, now=now, seconds=self.seconds)
+        self.decide, self.ended = super().decide, super().ended
+        starts = simulate(self, self.seconds, [(self.ends[key], key) for key in self.running], now=self.now)
         return next(when for when, start in starts if start.task.key == head)
 
 
-tasks_to_come = st.lists(st.tuples(shapes, st.integers(1, 8).map(float), st.booleans()), max_size=14).map(
+tasks_to_come = st.lists(st.tuples(shapes, st.integers(1, 8).map(float)), max_size=14).map(
     lambda tasks: {f"t{number}": task for number, task in enumerate(tasks)}
 )
 
 
 @pytest.mark.parametrize("order", ["fifo", "longest"])
-@pytest.mark.parametrize("predicted", ["all", "none", "some"])
 @given(pool=pools, tasks=tasks_to_come)
-@settings(max_examples=6 * TIMES)
-def test_the_head_starts_when_it_would_without_those_behind_it(order, predicted, pool, tasks):
-    true = {key: seconds for key, (_, seconds, _) in tasks.items()}
-    known = {key for key, (*_, known) in tasks.items() if predicted == "all" or (known and predicted == "some")}
-    # Where some are predicted, the promise is made as if the others never ended; where none is, it holds as they end.
-    then = {key: inf if predicted == "some" and key not in known else seconds for key, seconds in true.items()}
-    scheduler = Watched(pool, then, order=order, backfill=True)
-    for key, (shape, seconds, _) in tasks.items():
+@settings(max_examples=18 * TIMES)
+def test_the_head_starts_when_it_would_without_those_behind_it(order, pool, tasks):
+    seconds = {key: seconds for key, (_, seconds) in tasks.items()}
+    scheduler = Watched(pool, seconds, order=order, backfill=True)
+    for key, (shape, _) in tasks.items():
         if not scheduler.impossible(shape):
-            scheduler.submit(Task(key, shape, seconds if key in known else None))
-    starts = {start.task.key: when for when, start in simulate(scheduler, seconds=true)}
+            scheduler.submit(Task(key, shape))
+    starts = {start.task.key: when for when, start in simulate(scheduler, seconds)}
     assert not scheduler.queued
     for key, alone in scheduler.alone.items():
-        assert starts[key] <= alone if predicted == "some" else starts[key] == alone
+        assert starts[key] == alone
