@@ -26,25 +26,41 @@ from bireme.tune.deepspeed.results import METRICS, ModelInfo
 from bireme.tune.deepspeed.space import MICRO, TuningSpace
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.study.trial import FinishedTrial
-from bireme.value import Value
 
 TOLERANCE = 0.1
 """The limit is known well enough when the open interval is this part of what fits, or less."""
 
 
-class GroupMemory(Value):
-    """What is known about a group beforehand, in bytes per GPU.
+class GroupLimit:
+    """What is known about the limit of a memory group, and how fast it is.
 
-    ``states``: the model's states; None if unknown. ``buffers``: what it may need besides states and activations
-    (ZeRO's communication buckets).
+    Attributes:
+        states: bytes per GPU of the model's states; None if unknown.
+        buffers: bytes that it may need besides states and activations (ZeRO's communication buckets).
+        fits, breaks: the micro-batches that fitted, and those that ran out of memory.
+        failed: those that failed otherwise, and how.
+        speeds: what was measured, by micro-batch; more is better.
     """
 
-    states: int | None = None
-    buffers: int = 0
+    def __init__(self, states: int | None = None, buffers: int = 0) -> None:
+        self.states, self.buffers = states, buffers
+        self.fits, self.breaks = list[int](), list[int]()
+        self.failed, self.speeds = dict[int, str](), dict[int, float]()
+
+    @property
+    def largest(self) -> int:
+        """The largest micro-batch known to fit; 0 if none is."""
+        return max(self.fits, default=0)
+
+    def needs_no_less(self, other: GroupLimit) -> bool:
+        """Whether what does not fit there does not fit here."""
+        if self is other:
+            return True
+        return None not in (self.states, other.states) and self.states >= other.states + other.buffers  # type: ignore[operator]  # both are known
 
 
-class KnownLimits:
-    """What fitted and what did not, by the number of a group; and what follows from it.
+class Limits:
+    """The limits of some groups, and what follows from what is known of them.
 
     Args:
         least, most: the smallest and the largest micro-batch.
@@ -54,103 +70,62 @@ class KnownLimits:
 
     def __init__(
         self,
-        groups: Sequence[GroupMemory],
+        groups: Sequence[GroupLimit],
         least: int,
         most: int,
         *,
         capacity: int | None = None,
         activation: int | None = None,
     ) -> None:
-        self._groups, self.least, self.most = groups, least, most
-        self._capacity, self._activation = capacity, activation
-        self._fits: list[list[int]] = [[] for _ in groups]
-        self._breaks: list[list[int]] = [[] for _ in groups]
+        self.groups, self.least, self.most = groups, least, most
+        self.capacity, self._activation = capacity, activation
 
-    def tell(self, group: int, micro: int, *, fits: bool) -> None:
-        """Note that a micro-batch fitted, or that it ran out of memory."""
-        (self._fits if fits else self._breaks)[group].append(micro)
-
-    def fitted(self, group: int) -> Sequence[int]:
-        """The micro-batches of a group that fitted."""
-        return self._fits[group]
-
-    def broken(self, group: int) -> Sequence[int]:
-        """Those that ran out of memory."""
-        return self._breaks[group]
-
-    def fits(self, group: int) -> int:
-        """The largest micro-batch known to fit; 0 if none is."""
-        return max(self._fits[group], default=0)
-
-    def too_large(self, group: int) -> int | None:
-        """The smallest one known not to fit, also by trials of other groups; None if none is."""
+    def too_large(self, group: GroupLimit) -> int | None:
+        """The smallest micro-batch known not to fit, also by trials of other groups; None if none is."""
         # A conclusion that contradicts a trial of this group is ignored.
-        return min((micro for micro, _ in self._conclusions(group) if micro > self.fits(group)), default=None)
+        broken = (min(each.breaks) for each in self.groups if each.breaks and group.needs_no_less(each))
+        return min((micro for micro in broken if micro > group.largest), default=None)
 
-    def ruled_out(self, group: int, micro: int) -> str:
-        """Why this micro-batch need not be tried in this group, or ""."""
+    def ruled_out(self, group: GroupLimit, micro: int) -> bool:
+        """Whether this micro-batch need not be tried in this group."""
         if not self.least <= micro <= self.most:
-            return f"micro-batch {micro} is not between {self.least} and {self.most}"
-        if micro <= self.fits(group):
-            return ""
-        states = self._groups[group].states
-        if self._capacity is not None and states is not None and states >= self._capacity:
-            return f"the states of group {group} alone fill the memory"
-        for too_large, source in sorted(self._conclusions(group)):
-            if self.fits(group) < too_large <= micro:
-                return f"micro-batch {too_large} ran out of memory in group {source}"
-        return ""
+            return True
+        full = self.capacity is not None and group.states is not None and group.states >= self.capacity
+        too_large = self.too_large(group)
+        return micro > group.largest and (full or (too_large is not None and micro >= too_large))
 
-    def _conclusions(self, group: int) -> list[tuple[int, int]]:
-        """(micro-batch that does not fit in this group, group whose trial showed it)."""
-        return [
-            (min(broken), other)
-            for other, broken in enumerate(self._breaks)
-            if broken and (other == group or self._needs_no_less(group, other))
-        ]
-
-    def _needs_no_less(self, group: int, other: int) -> bool:
-        here, there = self._groups[group], self._groups[other]
-        if here.states is None or there.states is None:
-            return False
-        return here.states >= there.states + there.buffers
-
-    def between(self, group: int, pending: Collection[int] = ()) -> int | None:
+    def between(self, group: GroupLimit, pending: Collection[int] = ()) -> int | None:
         """The micro-batch that halves what is open below the limit, or divides it further; None if it is known well."""
-        fits, too_large = self.fits(group), self.too_large(group)
-        if too_large is None or too_large - fits <= max(1, int(TOLERANCE * fits)):
+        largest, too_large = group.largest, self.too_large(group)
+        if too_large is None or too_large - largest <= max(1, int(TOLERANCE * largest)):
             return None
-        known = {*self._fits[group], *self._breaks[group], *pending}
-        cuts = _between(max(fits, self.least - 1), too_large, 1 + len(pending))
+        known = {*group.fits, *group.breaks, *pending}
+        cuts = _between(max(largest, self.least - 1), too_large, 1 + len(pending))
         return next((cut for cut in cuts if cut not in known and not self.ruled_out(group, cut)), None)
 
-    def guess(self, group: int) -> tuple[int, int] | None:
+    def guess(self, group: GroupLimit) -> tuple[int, int] | None:
         """(a micro-batch likely to fit, one likely not to fit); None if nothing is known.
 
         From the limit of the group whose states are nearest in size, or from the memory estimate.
         """
-        here = self._groups[group].states
+        here, capacity = group.states, self.capacity
         if here is None:
             return None
         others = [
-            (abs(known.states - here), other, known.states)
-            for other, known in enumerate(self._groups)
-            if other != group and known.states is not None and self._fits[other] and self._breaks[other]
+            (abs(each.states - here), number, each.states)
+            for number, each in enumerate(self.groups)
+            if each is not group and each.states is not None and each.fits and each.breaks
         ]
         if others:
-            _, other, there = min(others)
-            ratio = self._ratio(here, there)
-            return self._within(int(self.fits(other) * ratio)), self._within(ceil((self.too_large(other) or 0) * ratio))
-        if self._capacity is None or not self._activation or here >= self._capacity:
+            _, number, there = min(others)
+            full = capacity is None or capacity <= max(here, there)
+            ratio = 1.0 if full or capacity is None else (capacity - here) / (capacity - there)
+            near = self.groups[number]
+            return self._within(int(near.largest * ratio)), self._within(ceil((self.too_large(near) or 0) * ratio))
+        if capacity is None or not self._activation or here >= capacity:
             return None
-        likely = (self._capacity - here) // self._activation
+        likely = (capacity - here) // self._activation
         return self._within(likely), self._within(likely + max(1, int(TOLERANCE * likely)))
-
-    def _ratio(self, here: int, there: int) -> float:
-        """The expected ratio of the limit here to the limit there."""
-        if self._capacity is None or self._capacity <= max(here, there):
-            return 1.0
-        return (self._capacity - here) / (self._capacity - there)
 
     def _within(self, micro: int) -> int:
         return max(self.least, min(self.most, micro))
@@ -264,7 +239,7 @@ AHEAD = 3
 """Micro-batches of a group tried at the same time: the first result may make the others needless."""
 
 
-class MemoryLimits:
+class MemoryLimits(Limits):
     """The memory limits of all groups: what is known, what to try next, what is ruled out.
 
     Args:
@@ -283,86 +258,78 @@ class MemoryLimits:
         finished: Iterable[FinishedTrial] = (),
         speed: Callable[[FinishedTrial], float | None] = lambda _: None,
     ) -> None:
-        self._space, self._groups, self._capacity, self._info = space, groups, capacity, info
-        self._numbers = range(len(groups.all))
-        self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
-        self._speeds: list[dict[int, float]] = [{} for _ in groups.all]
-        self._failed: list[dict[int, str]] = [{} for _ in groups.all]  # what failed otherwise, and how
-        self._known = KnownLimits(
-            list(map(self._memory, self._numbers)),
-            min(space.micro) if space.micro else self._least(),
-            max(space.micro) if space.micro else space.batch.most,
+        self._space, self._groups, self._info, self._searched = space, groups, info, space.micro is None
+        batch, config = space.batch, space.config.data
+        # The smallest micro-batch that min_train_batch_size allows.
+        sizes = space.micro or (size for size in range(batch.least, batch.most + 1) if groups.point(0, size))
+        super().__init__(
+            [
+                GroupLimit(memory.states(info, each.layout), memory.buckets(config, each.layout))
+                if info
+                else GroupLimit()
+                for each in groups.all
+            ],
+            min(sizes) if space.micro else next(iter(sizes), batch.least),
+            max(space.micro) if space.micro else batch.most,
             capacity=capacity,
-            activation=None if info is None else info.activation,
+            activation=info.activation if info else None,
         )
+        self._broken: dict[str, int] = {}  # the smallest micro-batch that ran out of memory, by all else of a point
         for done in finished:
             self._tell(done, speed(done))
-
-    def _least(self) -> int:
-        """The smallest micro-batch that ``min_train_batch_size`` allows."""
-        batch = self._space.batch
-        sizes = range(batch.least, batch.most + 1)
-        return next((size for size in sizes if self._groups.point(0, size) is not None), batch.least)
-
-    def _memory(self, number: int) -> GroupMemory:
-        if self._info is None:
-            return GroupMemory()
-        layout = self._groups.all[number].layout
-        return GroupMemory(memory.states(self._info, layout), memory.buckets(self._space.config.data, layout))
 
     def _tell(self, done: FinishedTrial, speed: float | None) -> None:
         point, out_of_memory = done.trial.point, done.result.cause == "out of memory"
         if done.trial.phase == "profile":  # one sample in the highest stage
             if out_of_memory:
                 highest = max(self._space.stages)
-                number = next(number for number in self._numbers if self._groups.all[number].stage == highest)
-                self._known.tell(number, 1, fits=False)
+                number = next(number for number, each in enumerate(self._groups.all) if each.stage == highest)
+                self.groups[number].breaks.append(1)
             return
-        number, micro = self._groups.number(point), _micro(point)
+        group, micro = self.groups[self._groups.number(point)], _micro(point)
         if out_of_memory:
             others = key_of(without_batch(point))
             self._broken[others] = min(micro, self._broken.get(others, micro))
         # Results of later phases must not change what this phase decides when the study is resumed.
-        if done.trial.phase != ("limits" if self._space.micro is None else "search"):
+        if done.trial.phase != ("limits" if self._searched else "search"):
             return
         if speed is not None:
-            self._speeds[number][micro] = max(speed, self._speeds[number].get(micro, 0.0))
+            group.speeds[micro] = max(speed, group.speeds.get(micro, 0.0))
         if not self._groups.is_first(point):
             return
         if out_of_memory or speed is not None:
-            self._known.tell(number, micro, fits=not out_of_memory)
+            (group.breaks if out_of_memory else group.fits).append(micro)
         else:
-            self._failed[number][micro] = "" if done.result.cause == "infrastructure" else done.result.cause
+            group.failed[micro] = "" if done.result.cause == "infrastructure" else done.result.cause
 
     # -- what need not be tried ----------------------------------------------------------------------
 
-    def ruled_out(self, point: Point) -> bool:
+    def rules_out(self, point: Point) -> bool:
         """Whether a point need not be tried: it needs at least as much memory as one that ran out of memory."""
         number, micro = self._groups.number(point), _micro(point)
         broken = self._broken.get(key_of(without_batch(point)))
         if (broken is not None and micro >= broken) or self._cannot_fit(number):
             return True
-        return self._groups.is_first(point) and bool(self._known.ruled_out(number, micro))
+        return self._groups.is_first(point) and self.ruled_out(self.groups[number], micro)
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What was not tried, and why: at most one line for each group."""
-        reasons = ((self._groups.all[number].title, self._reason(number)) for number in self._numbers)
+        reasons = ((each.title, self._reason(number)) for number, each in enumerate(self._groups.all))
         return tuple(f"{title}: {reason}" for title, reason in reasons if reason)
 
     def _reason(self, number: int) -> str:
-        searched = self._space.micro is None
-        hopeless = self._cannot_fit(number)
-        if not hopeless and searched:
-            told = [(micro, cause) for micro, cause in self._failed[number].items() if cause]
+        group, hopeless = self.groups[number], self._cannot_fit(number)
+        if not hopeless and self._searched:
+            told = [(micro, cause) for micro, cause in group.failed.items() if cause]
             failed = "micro-batch {}: {}; no larger one was tried".format(*min(told)) if told else ""
             hopeless = self._cannot_win(number) or failed
         if hopeless:
             return hopeless.removeprefix(f"stage {self._groups.all[number].stage} ")
-        if (too_large := self._known.too_large(number)) is not None:
+        if (too_large := self.too_large(group)) is not None:
             return f"micro-batches of {too_large} and more run out of memory"
-        if searched and flat(self._speeds[number]):
-            return f"micro-batches above {max(self._speeds[number])} no longer help"
+        if self._searched and flat(group.speeds):
+            return f"micro-batches above {max(group.speeds)} no longer help"
         return ""
 
     # -- what to try ---------------------------------------------------------------------------------
@@ -373,11 +340,11 @@ class MemoryLimits:
         Args:
             pending: the points of this search that run now.
         """
-        running: list[set[int]] = [set() for _ in self._numbers]
+        running: list[set[int]] = [set() for _ in self.groups]
         for each in pending:
             running[self._groups.number(each)].add(_micro(each))
         for number, sizes in enumerate(running):
-            closed = self._cannot_fit(number) or self._cannot_win(number) or flat(self._speeds[number])
+            closed = self._cannot_fit(number) or self._cannot_win(number) or flat(self.groups[number].speeds)
             if len(sizes) < AHEAD and not closed and (micro := self._next(number, sizes)) is not None:
                 return self._groups.point(number, micro)
             if sizes:
@@ -386,25 +353,26 @@ class MemoryLimits:
 
     def _next(self, number: int, pending: Collection[int]) -> int | None:
         """The next micro-batch of a group; None if there is none now."""
-        fits, least, most = self._known.fits(number), self._known.least, self._known.most
-        failed = min(self._failed[number], default=most + 1)
-        too_large = self._known.too_large(number) or most + 1
-        top = low = max((fits, *pending))
+        group, most = self.groups[number], self.most
+        failed, too_large = min(group.failed, default=most + 1), self.too_large(group) or most + 1
+        top = low = max((group.largest, *pending))
         wanted: tuple[int | None, ...]
-        if self._failed[number] and failed <= too_large:
+        if group.failed and failed <= too_large:
             # Something else failed: bisect down to a size that works.
-            wanted = (max(2 * top, failed // 2) if top else least,)
+            wanted = (max(2 * top, failed // 2) if top else self.least,)
         elif not top:
-            wanted = (self._start(number), self._lower(number), self._known.between(number))
+            # If only the first one did not fit, a size just below, since the starting point was probably close.
+            first = group.breaks[0] if len(group.breaks) == 1 and group.breaks[0] > 1 else None
+            wanted = (self._start(number), first and rounded(first * 7 // 8, 0, first), self.between(group))
         elif too_large > most:
             wanted = (self._higher(number, top, pending),)
         else:
-            wanted, low = (self._known.between(number, pending),), fits
-        tried = {*self._known.fitted(number), *self._known.broken(number), *pending}
-        between = range(max(low + 1, least), min(too_large, failed))
+            wanted, low = (self.between(group, pending),), group.largest
+        tried = {*group.fits, *group.breaks, *pending}
+        between = range(max(low + 1, self.least), min(too_large, failed))
         for each in wanted:
             micro = None if each is None else self._possible(number, each, between)
-            if micro is not None and micro < failed and micro not in tried and not self._known.ruled_out(number, micro):
+            if micro is not None and micro < failed and micro not in tried and not self.ruled_out(group, micro):
                 return micro
         return None
 
@@ -415,66 +383,59 @@ class MemoryLimits:
 
     def _start(self, number: int) -> int:
         """The first micro-batch of a group: where the last group ended, or by the estimate or the script."""
-        least, most = self._known.least, self._known.most
         if METRICS[self._space.config.autotuning.metric].direction == "minimize":
-            return least  # where less is better, small micro-batches are best
-        earlier = self._earlier(number)
-        speeds = {} if earlier is None else self._speeds[earlier]
-        guess = self._known.guess(number)
+            return self.least  # where less is better, small micro-batches are best
+        speeds, guess = self._earlier(number).speeds, self.guess(self.groups[number])
         if flat(speeds):
-            start = below_top(speeds) or least  # and then twice that: to see that here, too, more brings nothing
-        elif number and not self._known.fits(number - 1):
-            start = least  # the group before did not fit even that
+            start = below_top(speeds) or self.least  # and then twice that: to see that here, too, more brings nothing
+        elif number and not self.groups[number - 1].fits:
+            start = self.least  # the group before did not fit even that
         elif guess:
             start = guess[0]
         elif speeds:
             start = max(speeds)
         else:
-            start = self._space.batch.start or least
-        return max(least, min(most, start))
+            start = self._space.batch.start or self.least
+        return self._within(start)
 
-    def _earlier(self, number: int) -> int | None:
-        """The group from which this one learns: the last that works, preferably with the same choices; None if none."""
-        works = [other for other in range(number) if self._speeds[other]]
-        fixed = self._groups.all[number].fixed
-        alike = [other for other in works if self._groups.all[other].fixed == fixed]
-        return max(alike or works, default=None)
-
-    def _lower(self, number: int) -> int | None:
-        """A size just below the first one, if only that did not fit, since the starting point was probably close."""
-        broken = self._known.broken(number)
-        return rounded(broken[0] * 7 // 8, 0, broken[0]) if len(broken) == 1 and broken[0] > 1 else None
+    def _earlier(self, number: int) -> GroupLimit:
+        """The group from which this one learns: the last that works, preferably with the same choices; else none."""
+        works = [other for other in range(number) if self.groups[other].speeds]
+        alike = [other for other in works if self._groups.all[other].fixed == self._groups.all[number].fixed]
+        return self.groups[max(alike or works)] if works else GroupLimit()
 
     def _higher(self, number: int, top: int, pending: Collection[int]) -> int:
         """The next larger size while no upper limit is known: at the likely limit, then in growing steps."""
-        guess, earlier = self._known.guess(number), self._earlier(number)
+        group, earlier = self.groups[number], self._earlier(number)
+        guess = self.guess(group)
         likely = guess[1] if guess else None
-        if earlier is not None and flat(self._speeds[earlier]):
-            likely = max(self._speeds[earlier])  # to see whether larger sizes help here
-        elif earlier is not None and not guess:
-            likely = self._known.too_large(earlier)
-        below = max((size for size in (*self._known.fitted(number), *pending) if size < top), default=0)
+        if flat(earlier.speeds):
+            likely = max(earlier.speeds)  # to see whether larger sizes help here
+        elif earlier.speeds and not guess:
+            likely = self.too_large(earlier)
+        below = max((size for size in (*group.fits, *pending) if size < top), default=0)
         higher = 2 * top if likely is None else likely if top < likely else top + 2 * (top - below)
-        return min(higher, 2 * top, self._known.most)
+        return min(higher, 2 * top, self.most)
 
     # -- what a group can still gain ------------------------------------------------------------------
 
     def _cannot_fit(self, number: int) -> str:
-        if self._capacity is None or self._info is None:
+        if self.capacity is None or self._info is None:
             return ""
-        return memory.cannot_fit(self._info, self._groups.all[number].layout, self._capacity)
+        return memory.cannot_fit(self._info, self._groups.all[number].layout, self.capacity)
 
     def _cannot_win(self, number: int) -> str:
-        if self._speeds[number]:
+        here = self.groups[number]
+        if here.speeds:
             return ""
-        group, plain = self._groups.all[number], dict[int, int]()
-        for other in sorted(self._numbers, key=lambda each: self._groups.all[each].offloads):
-            plain.setdefault(self._groups.all[other].stage, other)  # one that offloads nothing, if there is one
-        if group.offloads and plain[group.stage] != number and flat(self._speeds[plain[group.stage]]):
+        group, plain = self._groups.all[number], dict[int, GroupLimit]()
+        for other, limit in sorted(zip(self._groups.all, self.groups, strict=True), key=lambda each: each[0].offloads):
+            plain.setdefault(other.stage, limit)  # one that offloads nothing, if there is one
+        if group.offloads and plain[group.stage] is not here and flat(plain[group.stage].speeds):
             return "memory is not the limit without offloading, which could only cost speed"
-        too_large = self._known.too_large(number)
+        too_large = self.too_large(here)
         largest = {} if too_large is None else {group.stage: too_large - 1}
-        return cannot_win(group.stage, {stage: self._speeds[n] for stage, n in plain.items()}, largest)
+        return cannot_win(group.stage, {stage: each.speeds for stage, each in plain.items()}, largest)
 
     def in_reach(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield (group, micro-batches at which to tune its other choices), the fastest group first.
@@ -482,16 +443,14 @@ class MemoryLimits:
         Only groups that may still win: if nothing but batch sizes varies, those within noise of the best.
         """
         count = self._space.config.autotuning.num_tuning_micro_batch_sizes
-        best = max((max(speeds.values()) for speeds in self._speeds if speeds), default=0.0)
-        numbers = [number for number in self._numbers if self._speeds[number]]
-        for number in sorted(numbers, key=lambda n: -max(self._speeds[n].values())):
-            speeds = self._speeds[number]
+        tops = {number: max(each.speeds.values()) for number, each in enumerate(self.groups) if each.speeds}
+        for number in sorted(tops, key=lambda each: -tops[each]):
+            speeds = self.groups[number].speeds
             leeway = LEEWAY if self._groups.varies(number) else PLATEAU
-            if max(speeds.values()) < best * (1 - leeway):
-                continue
-            fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
-            found = self._space.micro is None
-            yield number, tuning_sizes(sorted(speeds), fastest[0], count) if found else tuple(sorted(fastest[:count]))
+            if tops[number] >= max(tops.values()) * (1 - leeway):
+                fastest = sorted(speeds, key=lambda micro: (-speeds[micro], micro))
+                sizes = tuning_sizes(sorted(speeds), fastest[0], count) if self._searched else sorted(fastest[:count])
+                yield number, tuple(sizes)
 
 
 def _micro(point: Point) -> int:

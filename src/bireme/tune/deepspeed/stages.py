@@ -119,7 +119,7 @@ class Stages:
 
     def _excluded(self, point: Point) -> bool:
         assert self._kept is not None
-        return bool(self.space.impossible(point)) or self._kept[1].ruled_out(point)
+        return bool(self.space.impossible(point)) or self._kept[1].rules_out(point)
 
     def limits(self, finished: Measurements) -> MemoryLimits:
         """What is known of the memory limits; the last one is kept, because it is asked for several times."""

@@ -6,85 +6,86 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bireme.tune.deepspeed.limits import GroupMemory, KnownLimits, cannot_win, flat, tuning_sizes
+from bireme.tune.deepspeed.limits import GroupLimit, Limits, cannot_win, flat, tuning_sizes
 from bireme.tune.deepspeed.results import ModelInfo
 from tests.unit.tune.deepspeed.machine import MICRO, STAGE, Machine, Tuning, names, play
 
 # -- what follows from a trial -------------------------------------------------------------------------
 
 
-def known(*groups: GroupMemory, **more: int) -> KnownLimits:
-    return KnownLimits(groups or (GroupMemory(),), 1, 100, **more)
+def known(*groups: GroupLimit, **more: int) -> Limits:
+    return Limits(groups or (GroupLimit(),), 1, 100, **more)
 
 
 def test_what_breaks_rules_out_all_above():
     limits = known()
-    limits.tell(0, 20, fits=False)
-    assert "20 ran out of memory in group 0" in limits.ruled_out(0, 20)
-    assert limits.ruled_out(0, 50)
-    assert limits.ruled_out(0, 19) == ""
-    assert "not between" in limits.ruled_out(0, 101)
-    assert "not between" in limits.ruled_out(0, 0)
+    (group,) = limits.groups
+    group.breaks.append(20)
+    assert limits.ruled_out(group, 20) and limits.ruled_out(group, 50)
+    assert not limits.ruled_out(group, 19)
+    assert limits.ruled_out(group, 101) and limits.ruled_out(group, 0)
 
 
 def test_one_stages_wall_rules_out_in_another_that_needs_more():
-    limits = known(GroupMemory(1000), GroupMemory(600, buffers=100), GroupMemory(550))
-    limits.tell(1, 20, fits=False)
-    assert "group 1" in limits.ruled_out(0, 20)
-    assert limits.ruled_out(2, 20) == ""
-    limits.tell(2, 15, fits=False)
-    assert "15 ran out of memory in group 2" in limits.ruled_out(0, 15)
-    assert "15 ran out of memory in group 2" in limits.ruled_out(1, 15)
+    limits = known(GroupLimit(1000), GroupLimit(600, buffers=100), GroupLimit(550))
+    first, second, third = limits.groups
+    second.breaks.append(20)
+    assert limits.ruled_out(first, 20) and not limits.ruled_out(first, 19)
+    assert not limits.ruled_out(third, 20)
+    third.breaks.append(15)
+    assert limits.ruled_out(first, 15) and limits.ruled_out(second, 15)
 
 
 @pytest.mark.parametrize(
     "groups",
     [
         # A small model in stage 2 can need more than in stage 0: its buckets do not shrink with it.
-        (GroupMemory(1000), GroupMemory(400, buffers=700)),
+        ((1000, 0), (400, 700)),
         # Without a model no stage tells of another.
-        (GroupMemory(), GroupMemory()),
+        ((None, 0), (None, 0)),
     ],
 )
 def test_of_what_may_need_less_a_wall_tells_nothing(groups):
-    limits = known(*groups)
-    limits.tell(1, 20, fits=False)
-    assert limits.ruled_out(0, 20) == ""
+    limits = known(*(GroupLimit(*each) for each in groups))
+    limits.groups[1].breaks.append(20)
+    assert not limits.ruled_out(limits.groups[0], 20)
 
 
 def test_what_a_stage_shows_itself_outweighs_what_others_tell():
-    limits = known(GroupMemory(1000), GroupMemory(600))
-    limits.tell(1, 20, fits=False)
-    limits.tell(0, 30, fits=True)
-    assert limits.ruled_out(0, 30) == limits.ruled_out(0, 40) == ""
-    assert (limits.fits(0), limits.too_large(0)) == (30, None)
+    limits = known(GroupLimit(1000), GroupLimit(600))
+    first, second = limits.groups
+    second.breaks.append(20)
+    first.fits.append(30)
+    assert not limits.ruled_out(first, 30) and not limits.ruled_out(first, 40)
+    assert (first.largest, limits.too_large(first)) == (30, None)
 
 
 def test_states_that_fill_the_memory():
-    limits = known(GroupMemory(1000), GroupMemory(100), capacity=1000)
-    assert "alone fill the memory" in limits.ruled_out(0, 1)
-    assert limits.ruled_out(1, 1) == ""
+    limits = known(GroupLimit(1000), GroupLimit(100), capacity=1000)
+    assert limits.ruled_out(limits.groups[0], 1) and not limits.ruled_out(limits.groups[1], 1)
 
 
 def test_what_is_likely():
     """By the estimate; of another group when its limit is known: at (C - S') / (C - S) of it."""
-    limits = known(GroupMemory(600), GroupMemory(200), capacity=1000, activation=10)
-    assert limits.guess(1) == (80, 88)
-    limits.tell(0, 30, fits=True)
-    limits.tell(0, 33, fits=False)
-    assert limits.guess(1) == (60, 66)
+    limits = known(GroupLimit(600), GroupLimit(200), capacity=1000, activation=10)
+    first, second = limits.groups
+    assert limits.guess(second) == (80, 88)
+    first.fits.append(30)
+    first.breaks.append(33)
+    assert limits.guess(second) == (60, 66)
 
 
 def test_what_is_open_is_divided_by_what_runs():
     limits = known()
-    assert limits.between(0) is None
-    limits.tell(0, 4, fits=True)
-    limits.tell(0, 16, fits=False)
-    first = limits.between(0)
-    second = limits.between(0, (first,))
+    (group,) = limits.groups
+    assert limits.between(group) is None
+    group.fits.append(4)
+    group.breaks.append(16)
+    first = limits.between(group)
+    second = limits.between(group, (first,))
     assert len({first, second}) == 2 and all(4 < micro < 16 for micro in (first, second))
-    limits.tell(0, 15, fits=True)
-    assert limits.between(0) is None
+    group.fits.append(15)
+    assert limits.between(group) is None
 
 
 @pytest.mark.parametrize(
