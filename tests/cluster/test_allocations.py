@@ -36,6 +36,15 @@ def hosts(looks: Looks) -> list[str]:
     return [found["host"] for found in looks]
 
 
+def in_batch(jobs: Jobs, options: list[str], command: list[str]) -> str:
+    """What ``sbatch OPTIONS`` of a script with this command has written, and the code of the command."""
+    script = jobs.write("job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{shlex.join(command)}\necho code $?\n")
+    out = jobs.shared / "job.out"
+    jobs.login.run(["sbatch", *options, "--output", str(out), "--chdir", str(jobs.shared), str(script)])
+    wait_until("its end", lambda: not jobs.testbed.slurm_jobs(), 200)  # --wait would look ever less often
+    return out.read_text()
+
+
 def test_salloc(jobs: Jobs) -> None:
     """The launcher is Slurm's own, the job number the allocation's, which is still there at the end."""
     after = "echo state $(squeue --noheader --job $SLURM_JOB_ID --format %T) in $SLURM_JOB_ID"
@@ -104,25 +113,11 @@ def test_other_launchers_inside_an_allocation(
 
 def test_sbatch(jobs: Jobs) -> None:
     """The command runs on the allocation's first node, which is one of its own."""
-    command = shlex.join(bireme("run", "--num_gpus", "2", jobs.write("look.py", LOOK)))
-    script = jobs.write("job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{command}\necho code $?\n")
-    words = ["sbatch", "-N3", "--output", f"{jobs.shared}/job.out", "--chdir", str(jobs.shared), str(script)]
-    jobs.login.run(words)
-    wait_until("its end", lambda: not jobs.testbed.slurm_jobs(), 200)  # --wait would look ever less often
-    said = (jobs.shared / "job.out").read_text()
+    said = in_batch(jobs, ["-N3"], bireme("run", "--num_gpus", "2", jobs.write("look.py", LOOK)))
     assert "code 0" in said, said
     looks = jobs.looked(subprocess.CompletedProcess((), 0))
     assert hosts(looks) == ["node1", "node1", "node2", "node2", "node3", "node3"]
     assert looks[0]["environ"]["MASTER_ADDR"] == jobs.testbed["node1"].ip
-
-
-def in_batch(jobs: Jobs, options: list[str], command: list[str]) -> str:
-    """What ``sbatch OPTIONS`` of a script with this command has written, and the code of the command."""
-    script = jobs.write("job.sh", f"#!/bin/sh\ncd {jobs.shared}\n{shlex.join(command)}\necho code $?\n")
-    out = jobs.shared / "job.out"
-    jobs.login.run(["sbatch", *options, "--output", str(out), "--chdir", str(jobs.shared), str(script)])
-    wait_until("its end", lambda: not jobs.testbed.slurm_jobs(), 200)  # --wait would look ever less often
-    return out.read_text()
 
 
 @pytest.mark.parametrize("tasks", [("-N2", "-n4"), ("-N2", "--ntasks-per-node=1"), ("-N1", "-n2")], ids=" ".join)
@@ -180,49 +175,34 @@ def test_killed_before_an_agent_tells_its_allocation(jobs: Jobs, who: str) -> No
 # -- a command that srun starts once for each task -------------------------------------------------
 
 
+def under_srun(jobs: Jobs, tasks: list[str], *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """``salloc -N2 srun TASKS bireme run WORDS``, which ends with this code."""
+    command = ["salloc", "--quiet", "-N2", "srun", *tasks, *bireme("run", *map(str, words))]
+    done = jobs.login.run(command, cwd=str(jobs.shared), check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
 def test_srun_starts_it_several_times(jobs: Jobs) -> None:
     """Each task would run the whole job: none does, and one of them says what to type."""
     look = jobs.write("look.py", LOOK)
-    command = [
-        "salloc",
-        "--quiet",
-        "-N2",
-        "srun",
-        "-N2",
-        "-n3",
-        "--overcommit",
-        *bireme("run", "--num_gpus", "2", look),
-    ]
-    done = jobs.login.run(list(map(str, command)), cwd=str(jobs.shared), check=False)
-    assert done.returncode == 2
+    done = under_srun(jobs, ["-N2", "-n3", "--overcommit"], "--num_gpus", "2", look, code=2)
     assert done.stderr.count("srun has started this command 3 times") == 1, done.stderr
     assert f"type it without srun: bireme run --num_gpus 2 {look}" in done.stderr
-    assert not list(jobs.shared.glob("*.json"))
-
-
-def test_srun_in_a_batch_script(jobs: Jobs) -> None:
-    said = in_batch(jobs, ["-N2"], ["srun", *bireme("run", str(jobs.write("look.py", LOOK)))])
-    assert said.count("srun has started this command 2 times") == 1 and "code 2" in said, said
     assert not list(jobs.shared.glob("*.json"))
 
 
 def test_srun_starts_it_once(jobs: Jobs) -> None:
     """On a node of the allocation, in a step of one task; its agents are tasks of a step of their own."""
     look = jobs.write("look.py", LOOK)
-    command = ["salloc", "--quiet", "-N2", "srun", "-N1", "-n1", *bireme("run", "--num_gpus", "2", str(look))]
-    done = jobs.login.run(command, cwd=str(jobs.shared), check=False)
-    assert done.returncode == 0, done.stderr
+    done = under_srun(jobs, ["-N1", "-n1"], "--num_gpus", "2", look)
     assert hosts(jobs.looked(done)) == ["node1", "node1", "node2", "node2"]
 
 
 def test_srun_starts_a_job_on_each_node(jobs: Jobs) -> None:
     """That is what ``--hosts localhost`` asks for."""
     say = jobs.write("say.py", "import os\nopen('on-' + os.uname().nodename, 'w').write(os.environ['WORLD_SIZE'])\n")
-    words = ("run", "--hosts", "localhost:2", str(say))
-    done = jobs.login.run(
-        ["salloc", "--quiet", "-N2", "srun", "-N2", "-n2", *bireme(*words)], cwd=str(jobs.shared), check=False
-    )
-    assert done.returncode == 0, done.stderr
+    under_srun(jobs, ["-N2", "-n2"], "--hosts", "localhost:2", say)
     assert {path.name: path.read_text() for path in jobs.shared.glob("on-*")} == {"on-node1": "2", "on-node2": "2"}
 
 
@@ -231,11 +211,8 @@ def test_srun_starts_a_job_on_each_node(jobs: Jobs) -> None:
 def test_srun_starts_a_part_on_each_node(jobs: Jobs) -> None:
     """The usual line of batch scripts, ``srun torchrun --nnodes N --rdzv_endpoint A:P``, with one word changed."""
     meet = ("--rdzv_id", "7", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{jobs.testbed['node1'].ip}:29511")
-    look = str(jobs.write("look.py", LOOK))
-    command = ["srun", "-N2", "-n2", *bireme("run", "--nnodes", "2", "--nproc_per_node", "2", *meet, look)]
-    done = jobs.login.run(["salloc", "--quiet", "-N2", *command], cwd=str(jobs.shared), check=False)
-    assert done.returncode == 0, done.stderr
-    looks = jobs.looked(done)
+    words = ("--nnodes", "2", "--nproc_per_node", "2", *meet, jobs.write("look.py", LOOK))
+    looks = jobs.looked(under_srun(jobs, ["-N2", "-n2"], *words))
     assert sorted(hosts(looks)) == ["node1", "node1", "node2", "node2"]
     assert {found["environ"]["WORLD_SIZE"] for found in looks} == {"4"}
 

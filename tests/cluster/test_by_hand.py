@@ -85,21 +85,3 @@ def test_exit_code_is_the_nodes_own(jobs: Jobs) -> None:
     for place, count in ((0, 2), (2, 1)):
         read_lines(processes[place], count, "ready")
         assert processes[place].poll() is None
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--no_ssh",), "--node_rank"),
-        (("--no_ssh", "--node_rank", "3"), "3"),
-        (("--no_ssh", "--node_rank", "-1"), "-1"),
-        (("--node_rank", "1"), "--no_ssh"),
-    ],
-)
-def test_refused(jobs: Jobs, words: tuple[str, ...], said: str) -> None:
-    hostfile = jobs.write("hostfile", UNEVEN)
-    program = jobs.write("look.py", LOOK)
-    done = jobs.testbed["node1"].run(bireme("run", "--hostfile", hostfile, *words, program), check=False)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert not list(jobs.shared.glob("*.json"))

@@ -439,12 +439,6 @@ def test_no_allocation(slurm_cluster: Testbed, shared_dir: Path) -> None:
     assert done.returncode == 2 and "salloc --no-kill" in done.stderr
 
 
-def test_another_launcher(ssh_cluster: Testbed, shared_dir: Path) -> None:
-    jobs = Jobs(ssh_cluster, "pdsh", shared_dir)
-    done = jobs.run("--elastic_training", jobs.write("rank.py", RANK))
-    assert done.returncode == 2 and "--launcher ssh or slurm" in done.stderr
-
-
 @pytest.mark.installed
 def test_by_hand(ssh_cluster: Testbed, shared_dir: Path) -> None:
     """``--no_ssh`` on each node: PyTorch's own elastic agent, which has neither runner nor heartbeat."""

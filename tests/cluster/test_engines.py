@@ -19,14 +19,16 @@ from typing import Any
 import pytest
 
 from bireme.backends import base
-from tests.cluster.basics import PATH, outermost
+from tests.cluster.basics import PATH
 from tests.cluster.jobs import UNEVEN, Jobs, Looks
+from tests.cluster.test_losses import agent_of, end
 from tests.cluster.test_native import MPI, SEEN
 from tests.cluster.testbed import PRIVATE, Testbed
 from tests.cluster.ways import FAKE
 from tests.conftest import PROGRAMS, ROOT, read_lines
 from tests.kit import needs
 
+pytestmark = pytest.mark.slow
 SCENE = PROGRAMS / "scene.py"
 RANKS = 6
 PLACES = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1), ("node2", 2), ("node3", 0)]
@@ -82,13 +84,6 @@ class EngineJobs(Jobs):
         read_lines(process, 3, "ready")
         return process
 
-    def end(self, process: subprocess.Popen[bytes], within: float = 60) -> str:
-        _, err = process.communicate(timeout=within)
-        return err.decode(errors="replace")
-
-    def clean(self) -> None:
-        self.testbed.leaves_nothing()
-
 
 @pytest.fixture(params=["mvapich", "impi"])
 def jobs(request: pytest.FixtureRequest, ssh_cluster: Testbed, shared_dir: Path) -> Iterator[EngineJobs]:
@@ -105,7 +100,6 @@ def places(looks: Looks) -> list[tuple[str, int]]:
     return [(found["host"], int(found["environ"]["LOCAL_RANK"])) for found in looks]
 
 
-@pytest.mark.slow
 def test_ranks(any_jobs: EngineJobs) -> None:
     """Uneven nodes; agents unbound; nothing of the engine's in a rank's environment, nor of the login's."""
     environ = {"CUDA_VISIBLE_DEVICES": "7", "NOT_EXPORTED": "x", "I_MPI_PIN_PROCESSOR_LIST": "0", "RANK": "9"}
@@ -122,7 +116,6 @@ def test_ranks(any_jobs: EngineJobs) -> None:
         assert "NOT_EXPORTED" not in variables
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("any_jobs", ["mvapich"], indirect=True)
 def test_native_ranks(any_jobs: EngineJobs) -> None:
     """Where there is no MPI library: the others have `test_world_of_mpi`."""
@@ -131,19 +124,16 @@ def test_native_ranks(any_jobs: EngineJobs) -> None:
     assert [found["environ"]["RANK"] for found in looks] == [str(rank) for rank in range(RANKS)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("any_jobs", ["impi", "openmpi5", "mpich5"], indirect=True)
 def test_world_of_mpi(any_jobs: EngineJobs) -> None:
     """By mpi4py and the engine's own library: its size, ranks and hosts are those of the environment protocol."""
     library = any_jobs.directory.parent / "lib"
     abi = "openmpi" if any_jobs.backend == "openmpi" else "mpich"
     options = ("--export", f"MPI4PY_MPIABI={abi}", "--export", f"LD_LIBRARY_PATH={library}", "--accelerator", "cuda")
-    done = any_jobs.run("--native_ranks", *options, any_jobs.write("sees.py", MPI), hosts=UNEVEN)
-    assert done.returncode == 0, done.stderr
+    done = any_jobs.run("--native_ranks", *options, any_jobs.write("sees.py", MPI), hosts=UNEVEN, code=0)
     assert sorted(line[5:] for line in done.stdout.splitlines() if line.startswith("sees ")) == SEEN, done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "signum"), [("mvapich", signal.SIGTERM), ("impi", signal.SIGINT)], indirect=["jobs"])
 def test_no_secret_in_any_arguments_and_the_command_is_signalled(jobs: EngineJobs, signum: signal.Signals) -> None:
     """The engine gets no signal, the agents do the work: see ``tests/cluster/test_scenes.py``."""
@@ -155,9 +145,7 @@ def test_no_secret_in_any_arguments_and_the_command_is_signalled(jobs: EngineJob
     assert any("bireme.agent" in word for word in arguments)
     assert not [word for word in arguments if "canary" in word or any(token in word for token in tokens)]
     jobs.login.kill(process, signum)
-    err = jobs.end(process)
-    assert process.returncode == 128 + signum, err
-    jobs.clean()
+    end(jobs, process, 128 + signum)
 
 
 def token_of(pid: int) -> str:
@@ -168,56 +156,40 @@ def token_of(pid: int) -> str:
     return next((pair.partition(b"=")[2].decode() for pair in pairs if pair.startswith(b"BIREME_TOKEN=")), "")
 
 
-@pytest.mark.slow
 def test_rank_fails(any_jobs: EngineJobs) -> None:
     process = any_jobs.scene("exit3")
     any_jobs.go.touch()
-    err = any_jobs.end(process)
-    assert process.returncode == 3, err
-    assert "rank 2 on node2" in err
-    any_jobs.clean()
+    assert "rank 2 on node2" in end(any_jobs, process, 3)
 
 
-@pytest.mark.slow
 def test_command_is_killed(any_jobs: EngineJobs) -> None:
     process = any_jobs.scene("wait")
     any_jobs.login.kill(process, signal.SIGKILL)
-    any_jobs.end(process)
-    any_jobs.clean()
+    process.communicate(timeout=60)
+    any_jobs.testbed.leaves_nothing()
 
 
-@pytest.mark.slow
 def test_agent_is_killed(jobs: EngineJobs) -> None:
     process = jobs.scene("grandchild")
-    node = jobs.testbed["node2"]
-    (agent,) = outermost(node.agents())  # the other one is its guardian
-    os.kill(agent, signal.SIGKILL)
-    err = jobs.end(process)
-    assert process.returncode == 75, err
-    assert "agent lost on node2" in err
-    jobs.clean()
+    os.kill(agent_of(jobs.testbed["node2"]), signal.SIGKILL)
+    assert "agent lost on node2" in end(jobs, process, 75)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "fault"), [("impi", "poweroff"), ("mvapich", "cut")], indirect=["jobs"])
 def test_node_is_lost(jobs: EngineJobs, fault: str) -> None:
     process = jobs.scene("wait")
     node = jobs.testbed["node2"]
     getattr(node, fault)()
-    err = jobs.end(process, within=30)
-    assert process.returncode == 75, err
-    assert "agent lost on node2" in err
+    assert "agent lost on node2" in jobs.end(process, 75)
     if fault == "cut":
         node.heal()
-    jobs.clean()
+    jobs.testbed.leaves_nothing()
 
 
-@pytest.mark.slow
 def test_host_that_is_not_there(jobs: EngineJobs) -> None:
-    done = jobs.run(PROGRAMS / "scene.py", "wait", hosts="node1:1,nowhere:1")
-    assert done.returncode == 69, done.stderr
+    done = jobs.run(SCENE, "wait", hosts="node1:1,nowhere:1", code=69)
     assert "nodes cannot run the job" in done.stderr
-    jobs.clean()
+    jobs.testbed.leaves_nothing()
 
 
 def test_the_stand_in_knows_its_options() -> None:

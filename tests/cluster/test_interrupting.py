@@ -26,14 +26,8 @@ def start(
     """In a process group of its own, as a shell with job control starts it; Ctrl+C is its own when this returns."""
     begun = jobs.shared / f"begun{next(_NUMBERS)}"
     command = jobs.command("--grace", "30", *(words or (SCENE, "wait")), hosts=hosts)
-    process = jobs.login.popen(
-        bireme_begun(begun, *command[len(bireme()) :]),
-        cwd=str(jobs.shared),
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    how = {"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    process = jobs.login.popen(bireme_begun(begun, *command[len(bireme()) :]), cwd=str(jobs.shared), **how)
     wait_until("the command", begun.exists, 30, every=0.001)
     return process
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.cluster.jobs import GOLDEN, LOOK, UNEVEN, Jobs, far, rows, table
 from tests.cluster.test_rendezvous import MEET, met
-from tests.cluster.test_streams import HOST_OF, WRITER, by_rank, expected
+from tests.cluster.test_streams import HOST_OF
+from tests.kit.written import WRITER, by_rank, expected
 
 DELAY = 50  # ms each way
 
@@ -24,8 +25,8 @@ def test_changes_nothing_but_time(jobs: Jobs, name: str) -> None:
         process = jobs.start("-q", WRITER, "pieces", "1000")
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert by_rank(out) == {rank: expected(rank, b"out", 1000) for rank in HOST_OF}
-    assert by_rank(err) == {rank: expected(rank, b"err", 1000) for rank in HOST_OF}
+    assert by_rank(out, HOST_OF) == {rank: expected(rank, b"out", 1000) for rank in HOST_OF}
+    assert by_rank(err, HOST_OF) == {rank: expected(rank, b"err", 1000) for rank in HOST_OF}
 
 
 @pytest.mark.slow

@@ -288,7 +288,7 @@ def test_guests_at_the_door(jobs: Jobs) -> None:
 import socket, sys, time
 kept = []
 for words in {GUESTS!r} * 3:
-    sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10)
+    sock = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60)
     kept.append(sock)
     try:
         sock.sendall(words)
@@ -325,7 +325,7 @@ def test_the_door_is_closed_once_all_are_in(request: pytest.FixtureRequest) -> N
     (argv,) = {" ".join(argv) for argv in jobs.testbed["node1"].strays().values() if "--dial" in argv}
     match = re.search(r"--dial (\S+) (\d+) \w+", argv)
     assert match
-    code = f"import socket; socket.create_connection(({match[1].split(',')[0]!r}, {match[2]}), timeout=5)"
+    code = f"import socket; socket.create_connection(({match[1].split(',')[0]!r}, {match[2]}), timeout=60)"
     done = jobs.testbed["node4"].run([sys.executable, "-c", code], check=False)
     assert done.returncode and "refused" in done.stderr
     (jobs.shared / "end").touch()

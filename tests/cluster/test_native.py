@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
@@ -151,16 +150,3 @@ def test_srun_is_killed(slurm_cluster: Testbed, shared_dir: Path) -> None:
     signal_all(of_srun(jobs), signal.SIGKILL)
     jobs.end(process, 137)
     assert not slurm_cluster.slurm_jobs(30)
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--fold", "--log_dir logs", "--enable_each_rank_log logs", "--wrap_ranks 1", "--save_pid", "--output prefix"],
-)
-def test_what_needs_an_agent_is_refused(request: pytest.FixtureRequest, words: str) -> None:
-    jobs = Jobs.on(request, "openmpi")
-    wrap = ("--wrap", "env") if "wrap" in words else ()
-    done = jobs.run("--native_ranks", *words.split(), *wrap, "--no_python", "true", hosts=UNEVEN, code=2)
-    option = words if "--output" in words else words.split()[0]
-    assert f"bireme: {option} cannot be used with --native_ranks" in done.stderr
-    assert not os.path.exists(jobs.shared / "logs")

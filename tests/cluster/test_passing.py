@@ -18,41 +18,9 @@ from tests.cluster.basics import read
 from tests.cluster.jobs import LOOK, PROGRAM_OF, Jobs, Looks, backends
 from tests.cluster.testbed import Testbed
 from tests.conftest import read_lines
+from tests.kit.hard_words import HARD, latin
 
-HARD_WORDS = (
-    "a b ",
-    "it's",
-    '"quoted"',
-    "`id` $(id)",
-    "$HOME ${PATH}",
-    ";",
-    "*",
-    "&&",
-    "|",
-    "#",
-    "~",
-    "!x",
-    "one\ntwo\n",
-    "",
-    '{"a": [1, "x y"], "b": null}',
-    "-4C",
-    "--help",
-    "--",
-    "a=b=c",
-    "back\\slash\\",
-    "%n %h %u",
-    "{rank}",
-    "ü 漢字",
-    os.fsdecode(b"\xff\xfe\x80"),
-    "\t\r\x1b[31m",
-    "x" * 100_000,
-)
-HARD_VALUES = {f"TORCH_HARD_{place}": word for place, word in enumerate(HARD_WORDS)}
-
-
-def latin(text: str) -> str:
-    """As what a rank finds is written: its bytes, in Latin-1."""
-    return os.fsencode(text).decode("latin-1")
+HARD_VALUES = {f"TORCH_HARD_{place}": word for place, word in enumerate(HARD)}
 
 
 def theirs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +63,7 @@ def test_arguments_and_environment_byte_for_byte(jobs: Jobs, backend: str) -> No
     environ = {**HARD_VALUES, **large, "EXPORTED": "by name", "EX_A": "by ", "EX_B": "prefix", "MINE": "alone"}
     assert sum(len(name) + len(value) for name, value in environ.items()) > 200_000
     options = ("--export", "EXPORTED", "--export", "EX_*", "--export", "GIVEN=a value = 1")
-    looks = look_with(jobs, environ, *options, args=HARD_WORDS)
+    looks = look_with(jobs, environ, *options, args=HARD)
     assert len(looks) == 4
     ask = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     cores = json.loads(jobs.testbed["node1"].run(ask).stdout)
@@ -104,7 +72,7 @@ def test_arguments_and_environment_byte_for_byte(jobs: Jobs, backend: str) -> No
     for found in looks:
         script = str(jobs.shared / "look.py")
         words = found["argv"][found["argv"].index(script) + 1 :]
-        assert words == [latin(word) for word in HARD_WORDS]
+        assert words == [latin(word) for word in HARD]
         env = found["environ"]
         assert {name: env.get(name) for name in expected} == expected
         assert "MINE" not in env or backend == "slurm"  # srun takes its whole environment along

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import termios
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -17,30 +16,11 @@ import pytest
 from tests.cluster.basics import children, read, wait_until
 from tests.cluster.jobs import Jobs, backends
 from tests.conftest import PROGRAMS, read_lines
+from tests.kit.written import WRITER, by_rank, expected
 
-WRITER = PROGRAMS / "writer.py"
 SCENE = PROGRAMS / "scene.py"
 HOST_OF = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3", 5: "node3"}
-LABEL = re.compile(rb"\[(\w+):(\d+)(\+?)\] ")
 MOST_KB = 48_000  # resident, of any process of ours: less than what the ranks write
-
-
-def expected(rank: int, name: bytes, count: int) -> bytes:
-    """What the writer's ranks write."""
-    letters = b"abcdefghij"
-    return b"".join(b"%s of rank %d: %d %s\n" % (name, rank, i, letters[: i % 11] * (i % 7)) for i in range(count))
-
-
-def by_rank(output: bytes) -> dict[int, bytes]:
-    """The bytes of each rank, from labelled output: the label is taken off, marked pieces are put together."""
-    lines: dict[int, list[bytes]] = defaultdict(list)
-    for line in output.removesuffix(b"\n").split(b"\n"):
-        match = LABEL.match(line)
-        assert match, f"not labelled: {line[:80]!r}"
-        rank, goes_on, rest = int(match[2]), match[3], line[match.end() :]
-        assert match[1].decode() == HOST_OF[rank]
-        lines[rank].append((lines[rank].pop() if goes_on else b"") + rest)
-    return {rank: b"\n".join(mine) + b"\n" for rank, mine in lines.items()}
 
 
 @pytest.mark.parametrize("backend", backends("ssh", "openmpi"))
@@ -48,8 +28,8 @@ def test_lines_written_in_odd_pieces(jobs: Jobs) -> None:
     process = jobs.start("-q", WRITER, "pieces", "2000")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert by_rank(out) == {rank: expected(rank, b"out", 2000) for rank in HOST_OF}
-    assert by_rank(err) == {rank: expected(rank, b"err", 2000) for rank in HOST_OF}
+    assert by_rank(out, HOST_OF) == {rank: expected(rank, b"out", 2000) for rank in HOST_OF}
+    assert by_rank(err, HOST_OF) == {rank: expected(rank, b"err", 2000) for rank in HOST_OF}
 
 
 def test_the_width_that_labels_leave(jobs: Jobs) -> None:
@@ -103,7 +83,7 @@ def test_last_words_of_a_killed_rank(jobs: Jobs) -> None:
     process = jobs.start("--grace", "5", jobs.write("last.py", LAST_WORDS))
     out, err = process.communicate(timeout=60)
     assert process.returncode == 137, err
-    assert by_rank(out) == {4: b"x" * 300_000 + b"\nlast words\n"}
+    assert by_rank(out, HOST_OF) == {4: b"x" * 300_000 + b"\nlast words\n"}
     assert b"[node3:4] on stderr too\n" in err
     assert b"rank 4 on node3" in err
 

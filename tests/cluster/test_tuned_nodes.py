@@ -82,13 +82,8 @@ def test_experiments_of_different_widths_side_by_side(ssh_cluster: Testbed, shar
     (shared_dir / "waits.py").write_text(WAITS)
     program = [sys.executable, "-c", MIXED, "waits.py", json.dumps(shapes)]
     login = ssh_cluster["login"]
-    process = login.popen(
-        program,
-        cwd=str(shared_dir),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={"PYTHONPATH": str(REPOSITORY)},
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = login.popen(program, cwd=str(shared_dir), env={"PYTHONPATH": str(REPOSITORY)}, **pipes)
     ranks = {name: nodes * slots for name, (nodes, slots) in shapes.items() if name != "e"}
 
     def up(name: str) -> int:

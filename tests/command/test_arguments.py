@@ -2,75 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
 
 from tests.command.conftest import LOOK
+from tests.kit.hard_words import HARD, latin
 
-HARD = [
-    "a b",
-    "  ",
-    "",
-    "'",
-    '"',
-    "$HOME",
-    "`id`",
-    "$(id)",
-    ";",
-    "&",
-    "|",
-    "*",
-    "?",
-    "[a]",
-    "~",
-    "!!",
-    "#",
-    "\\",
-    "a\nb",
-    "a\tb\r",
-    '{"a": [1, "x y", null], "b": \'c\'}',
-    "-4C",
-    "-",
-    "--",
-    "--num_gpus",
-    "7",
-    "--help",
-    "--local_rank=9",
-    "-i",
-    "--opt=",
-    "=",
-    "{rank}",
-    "%d",
-    "ü 漢字 🚣",
-    os.fsdecode(b"\xff\xfe\xc3"),
-    os.fsdecode(bytes(range(1, 256))),
-]
+PYTHON, MODULE = sys.executable, "tests.kit.programs.look"
+STARTS = {
+    "script": ((), (LOOK,), [PYTHON, "-u", str(LOOK)]),
+    "under a wrapper": (("--wrap", "env"), (LOOK,), [PYTHON, "-u", str(LOOK)]),
+    "program": (("--no_python",), (PYTHON, LOOK), [PYTHON, str(LOOK)]),
+    "module": (("-m",), (MODULE,), [PYTHON, "-u", "-m", MODULE]),
+}
 
 
-def as_bytes(words):
-    return [os.fsencode(word).decode("latin-1") for word in words]
-
-
-def test_hard_ones_arrive_as_they_were(look):
-    for found in look(args=HARD):
-        assert found["argv"] == [sys.executable, "-u", str(LOOK), *as_bytes(HARD)]
-
-
-def test_under_a_wrapper(look):
-    for found in look("--wrap", "env", args=HARD):
-        assert found["argv"] == [sys.executable, "-u", str(LOOK), *as_bytes(HARD)]
-
-
-def test_of_a_program_without_python(look):
-    for found in look("--no_python", program=(sys.executable, LOOK), args=HARD):
-        assert found["argv"] == [sys.executable, str(LOOK), *as_bytes(HARD)]
-
-
-def test_of_a_module(look):
-    for found in look("-m", program=("tests.kit.programs.look",), args=HARD):
-        assert found["argv"] == [sys.executable, "-u", "-m", "tests.kit.programs.look", *as_bytes(HARD)]
+@pytest.mark.parametrize("start", STARTS)
+def test_hard_ones_arrive_as_they_were(look, start):
+    options, program, argv = STARTS[start]
+    for found in look(*options, program=program, args=HARD):
+        assert found["argv"] == [*argv, *map(latin, HARD)]
 
 
 @pytest.mark.parametrize("before", [(), ("--",)], ids=["plain", "after --"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 
@@ -16,19 +15,8 @@ UNEVEN = {"a": [0], "b": [1, 3], "c": [0]}
 LOOK = PROGRAMS / "look.py"
 
 
-def start(stage, *words, env=None, **kwargs):
-    argv = [*bireme()[:2], "bireme.agent", *map(str, words)]
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environ() if env is None else env,
-        start_new_session=True,
-        **kwargs,
-    )
-    stage.started.append(process)
-    return process
+def start(stage, *words, **kwargs):
+    return stage.start_argv([*bireme()[:2], "bireme.agent", *map(str, words)], **kwargs)
 
 
 @pytest.mark.parametrize(

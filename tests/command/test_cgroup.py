@@ -102,31 +102,16 @@ def test_nothing_is_left_when_the_ranks_end(stage, script, group, tmp_path, code
     assert below(group) == []
 
 
-def test_nothing_is_left_when_the_command_is_killed(stage, script, group, tmp_path):
+@pytest.mark.parametrize("who", [("command",), ("guardian",), ("guardian", "command")], ids=" and ".join)
+def test_nothing_is_left_when_they_are_killed(stage, script, group, tmp_path, who):
+    """Halted before, neither of two can do anything about the other's end."""
     process, ranks, hidden = start(stage, script, group, tmp_path)
-    process.kill()
-    process.wait()
-    assert not stage.left(within=30)
-    assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
-    wait_for(lambda: below(group) == [], "the job's group to be removed")
-
-
-def test_nothing_is_left_when_the_guardian_is_killed(stage, script, group, tmp_path):
-    process, ranks, hidden = start(stage, script, group, tmp_path)
-    os.kill(guards_of(process.pid)["guardian"], signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
-    assert below(group) == []
-
-
-def test_nothing_is_left_when_command_and_guardian_are_killed_at_once(stage, script, group, tmp_path):
-    process, ranks, hidden = start(stage, script, group, tmp_path)
-    pids = (guards_of(process.pid)["guardian"], process.pid)
+    pids = {"command": process.pid, **guards_of(process.pid)}
     for signum in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, signum)
-    process.wait()
+        for name in who:
+            os.kill(pids[name], signum)
+    process.communicate(timeout=60)
+    assert process.returncode == (-signal.SIGKILL if "command" in who else 75)
     assert not stage.left(within=30)
     assert not [pid for pid in (*ranks, *hidden) if state_of(pid) not in ("", "Z")]
     wait_for(lambda: below(group) == [], "the job's group to be removed")

@@ -214,7 +214,7 @@ def test_by_hand_without_torch_nothing_is_started(job, stage, tmp_path):
             "--restart_window: 0 would let a failing job restart forever",
         ),
         (("--elastic_training", "--max_restarts", "-1"), "--max_restarts: must be at least 0, not -1"),
-        (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "pdsh"),
+        (("--elastic_training", "--launcher", "pdsh", "--hosts", "a,b"), "--launcher ssh or slurm"),
         (
             ("--elastic_training", "--hosts", "a,b", "--min_elastic_nodes", "3"),
             "3 nodes are required, but only 2 given",

@@ -192,13 +192,6 @@ def test_and_after_a_kill_of_the_command(stage, script, tmp_path):
     assert os.listdir(tmp_path / "tmp") == []
 
 
-def test_a_rank_leaves_a_pipe_in_place_of_its_error_file(stage, script):
-    """Who opens it would wait for ever, and hear no signal meanwhile."""
-    text = "os.mkfifo(os.environ['TORCHELASTIC_ERROR_FILE'])\nsys.exit(3)\n"
-    done, report, _ = fail(stage, script, text)
-    assert done.returncode == 3 and "exit code 3" in report[0]
-
-
 def test_a_rank_leaves_a_link_in_place_of_the_directory_of_error_files(stage, script, tmp_path):
     """What it leads to is not ours to remove."""
     (tmp_path / "target").mkdir()

@@ -47,6 +47,13 @@ def run(traps: Traps, command: list[str] | tuple[str, ...], stdin: str = "", pat
     )
 
 
+def only_ranks_took(traps: Traps, done: subprocess.CompletedProcess[str], ranks: int) -> None:
+    """What lies in the working directory, and nothing of ours did."""
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"took {traps.log.parent / 'json.py'}") == ranks
+    assert traps.sprung() == []
+
+
 def imported_before(words: str) -> tuple[str, ...]:
     """What Python, or an installer's script, imports before the first statement of ours."""
     code = f"import sys, {words}; print(*sys.modules)"
@@ -57,17 +64,13 @@ def imported_before(words: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("path", [False, True], ids=["working directory", "PYTHONPATH"])
 def test_a_rank_has_the_usual_rules(traps: Traps, path: bool) -> None:
     done = run(traps, isolated.command("bireme", "run", "--num_gpus=2", "rank.py"), path=path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"took {traps.log.parent / 'json.py'}") == 2
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 2)
 
 
 def test_an_agent_by_its_words(traps: Traps) -> None:
     world = encode_world_info({"here": [0, 1]})
     done = run(traps, isolated.command("bireme.agent", f"--world_info={world}", "rank.py"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"took {traps.log.parent / 'json.py'}") == 2
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 2)
 
 
 @pytest.mark.parametrize("module", ["bireme", "bireme.agent", "bireme.deepspeed.launch"])
@@ -78,9 +81,7 @@ def test_by_hand(tmp_path: Path, module: str) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     words = ["run", "--num_gpus=1"] if module == "bireme" else [f"--world_info={encode_world_info({'here': [0]})}"]
     done = run(traps, [sys.executable, "-m", module, *words, "rank.py"], path=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"took {tmp_path / 'json.py'}") == 1
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 1)
 
 
 def test_the_command_with_a_path_of_the_users(tmp_path: Path) -> None:
@@ -93,9 +94,7 @@ def test_the_command_with_a_path_of_the_users(tmp_path: Path) -> None:
     traps.set(tmp_path / "path")
     (tmp_path / "work" / "rank.py").write_text(RANK)
     done = run(traps, [str(script), "run", "--num_gpus=1", "rank.py"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"took {traps.log.parent / 'json.py'}") == 1
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 1)
 
 
 def test_looking_for_a_node(traps: Traps, tmp_path: Path) -> None:
@@ -122,15 +121,13 @@ def test_the_shim_of_native_ranks(traps: Traps) -> None:
         OMPI_COMM_WORLD_RANK="0",
         OMPI_COMM_WORLD_LOCAL_RANK="0",
     )
-    assert done.stdout == f"took {traps.log.parent / 'json.py'}\n", done.stderr
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 1)
 
 
 def test_the_helper_of_mpich(traps: Traps) -> None:
     words = ("--launcher", "mpich", "rank.py")
     done = run(traps, isolated.command("bireme.deepspeed.launcher_helper", *words), PMI_RANK="0", MPI_LOCALRANKID="0")
-    assert done.stdout == f"took {traps.log.parent / 'json.py'}\n", done.stderr
-    assert traps.sprung() == []
+    only_ranks_took(traps, done, 1)
 
 
 # heapq is ours alone: what the script of the study imports does not

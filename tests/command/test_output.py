@@ -9,10 +9,10 @@ from collections import defaultdict
 
 import pytest
 
-from tests.conftest import PROGRAMS
+from tests.kit import written
+from tests.kit.written import WRITER, expected
 
 HOST = os.uname().nodename.partition(".")[0]
-WRITER = PROGRAMS / "writer.py"
 MAX_LINE = 64 * 1024
 
 
@@ -24,20 +24,7 @@ def start(stage, *words, ranks=2, **kwargs):
 
 
 def by_rank(output):
-    """The bytes of each rank, from labelled output: the label is taken off, marked pieces are put together."""
-    lines: dict[int, list[bytes]] = defaultdict(list)
-    label = re.compile(rb"\[%s:(\d+)(\+?)\] " % HOST.encode())
-    for line in output.removesuffix(b"\n").split(b"\n") if output else ():
-        match = label.match(line)
-        assert match, f"not labelled: {line[:80]!r}"
-        rank, goes_on, rest = int(match[1]), match[2], line[match.end() :]
-        lines[rank].append((lines[rank].pop() if goes_on else b"") + rest)
-    return {rank: b"\n".join(mine) + b"\n" for rank, mine in lines.items()}
-
-
-def expected(rank, name, count):
-    letters = b"abcdefghij"
-    return b"".join(b"%s of rank %d: %d %s\n" % (name, rank, i, letters[: i % 11] * (i % 7)) for i in range(count))
+    return written.by_rank(output, defaultdict(lambda: HOST))
 
 
 def test_one_rank_is_not_labelled(stage):

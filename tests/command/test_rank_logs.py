@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from bireme.logs.rankfiles import RankFiles
-from tests.command.test_output import expected
-from tests.conftest import PROGRAMS
 from tests.kit import needs
-
-WRITER = PROGRAMS / "writer.py"
+from tests.kit.written import WRITER, expected
 
 
 def logs(directory):

@@ -113,15 +113,6 @@ def test_a_full_disk_under_stdout_is_said_and_the_job_goes_on(stage, script, tmp
     assert done.stderr.count(b"err\n") == 2
 
 
-def test_our_own_pages_on_a_full_disk():
-    for words in (["--version"], ["run", "--help"]):
-        argv = ["sh", "-c", '"$@" > /dev/full', "sh", *bireme(*words)]
-        done = subprocess.run(argv, env=clean_environ(), capture_output=True, timeout=60)
-        assert done.returncode == 125
-        assert b"No space left on device" in done.stderr
-        assert b"Traceback" not in done.stderr
-
-
 def memory_of(pid):
     """kB that a process held at its most."""
     with open(f"/proc/{pid}/status") as file:

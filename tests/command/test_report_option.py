@@ -54,7 +54,7 @@ def test_all_well(run, script):
 
 
 def test_a_script_that_raises(run, script):
-    report = run(script(WAITS + "raise ValueError('boom')\n")).report
+    report = run("--time_limit", "1000", script(WAITS + "raise ValueError('boom')\n")).report
     assert (report["exit_code"], report["cause"]) == (1, "rank failed")
     first = report["first"]
     assert (first["rank"], first["code"], first["by_signal"], first["stopped"]) == (1, 1, False, False)
@@ -123,7 +123,9 @@ def test_what_a_rank_said_that_was_stopped(run, script, tmp_path):
 
 
 def test_the_time_limit(run):
-    report = run("--time_limit", "0.5", PROGRAMS / "scene.py", "wait").report
+    run = run("--time_limit", "0.5", PROGRAMS / "scene.py", "wait")
+    report = run.report
+    assert "2 ranks were stopped because of it" in run.done.stderr
     assert (report["exit_code"], report["cause"], report["first"]) == (124, "time limit", None)
     assert report["note"] == "stopped after the time limit of 0.5 s"
     assert all(end["stopped"] for end in report["ends"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from bireme.options.table import ACCELERATE, TORCHRUN
 from tests.command.conftest import LOOK
-from tests.conftest import bireme, clean_environ, free_ports
+from tests.conftest import clean_environ, free_ports
 from tests.kit import needs
 
 SHOW = """
@@ -149,21 +148,20 @@ def test_an_address_where_the_nodes_cannot_meet(stage, script, node, address, sa
     assert done.stderr == (f"bireme: {says}\n" if says else "")
 
 
-def test_numbered_nodes(script, tmp_path):
+def typed_twice(stage, script, tmp_path, *words) -> tuple[list[dict[str, str]], list[str]]:
+    """As on two nodes with two ranks each: what each rank has found, and what each command has said."""
+    path, env = script(SHOW), clean_environ(LOOK_DIR=str(tmp_path))
+    commands = [stage.start("run", *words, "--node_rank", str(node), path, env=env) for node in range(2)]
+    said = [b"".join(command.communicate(timeout=200)).decode() for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], said
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)], said
+
+
+def test_numbered_nodes(stage, script, tmp_path):
     """``--nnodes 2 --node_rank K --master_addr A`` on each: two commands, one world."""
     port = free_ports(1)
-    path = script(SHOW)
-    env = clean_environ(LOOK_DIR=str(tmp_path))
     common = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "2")
-    commands = [
-        subprocess.Popen(
-            bireme("run", *common, "--node-rank", str(node), path), env=env, stdout=subprocess.PIPE, text=True
-        )
-        for node in range(2)
-    ]
-    outputs = [command.communicate(timeout=120)[0] for command in commands]
-    assert [command.returncode for command in commands] == [0, 0]
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    found, outputs = typed_twice(stage, script, tmp_path, *common)
     assert [(env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"], env["LOCAL_RANK"]) for env in found] == [
         *(("0", "4", "0", "0"), ("1", "4", "0", "1")),
         *(("2", "4", "1", "0"), ("3", "4", "1", "1")),
@@ -200,21 +198,11 @@ AGENT = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_nodes_of_pytorchs_own_agent(script, tmp_path):
+def test_nodes_of_pytorchs_own_agent(stage, script, tmp_path):
     """PyTorch may restart the nodes: its agent starts the ranks, and gets its own options."""
     where = (*AGENT, "--master_addr", "localhost", "--master_port", str(free_ports(1)), "--max-restarts", "1")
-    path = script(SHOW)
-    env = clean_environ(LOOK_DIR=str(tmp_path))
-    commands = [
-        subprocess.Popen(
-            bireme("run", *where, "--node_rank", str(node), path), env=env, stderr=subprocess.PIPE, text=True
-        )
-        for node in range(2)
-    ]
-    errors = [command.communicate(timeout=200)[1] for command in commands]
-    assert [command.returncode for command in commands] == [0, 0], errors
-    assert all("bireme: PyTorch's agent starts the ranks of this node, as under torchrun\n" in said for said in errors)
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    found, said = typed_twice(stage, script, tmp_path, *where)
+    assert all("bireme: PyTorch's agent starts the ranks of this node, as under torchrun\n" in text for text in said)
     assert {(env["WORLD_SIZE"], env["TORCHELASTIC_RUN_ID"], env["ROLE_NAME"]) for env in found} == {("4", "x1", "r")}
     assert sorted(env["GROUP_RANK"] for env in found) == ["0", "0", "1", "1"]
 

@@ -25,7 +25,10 @@ FOLDERS = (
     *("unit/backends/test_launcher_contract.py", "command", "cluster"),
 )
 TUNE = {
+    "tune/study": ("unit/tune/study", "golden/test_promises.py"),
     "tune/samplers": ("unit/tune/samplers", "unit/tune/space/test_constraints.py"),
+    "tune/store": ("unit/tune/store", "unit/tune/execution/test_study_run.py"),
+    "tune/report": ("unit/tune/report", "golden/test_consistency.py"),
     "tune/space": ("unit/tune/space", "unit/tune/define/test_declarations.py", "unit/tune/samplers/test_search.py"),
     "tune": ("unit/tune", "command/tune"),
 }

@@ -62,7 +62,12 @@ def test_what_is_in_use_on_a_command_line(words):
 FROM_PYTHON = [
     ({"include": "localhost:0", "exclude": "localhost:1"}, "include cannot be used with exclude"),
     ({"include": "localhost:0", "num_gpus": 1}, "num_gpus cannot be used with include"),
-    ({"native_ranks": True, "fold": True}, "fold cannot be used with native_ranks"),
+    *(
+        ({"native_ranks": True, name: value}, f"{name} cannot be used with native_ranks")
+        for name, value in (("fold", True), ("log_dir", "x"), ("rank_log_dir", "x"), ("save_pid", True))
+    ),
+    ({"native_ranks": True, "wrap": ("env",), "wrap_ranks": (1,)}, "wrap_ranks cannot be used with native_ranks"),
+    ({"native_ranks": True, "output": "prefix"}, "output prefix cannot be used with native_ranks"),
     ({"native_ranks": True, "output": "rank0"}, "output rank0 cannot be used with native_ranks"),
     ({"native_ranks": True, "restarts": 2}, "restarts cannot be used with native_ranks"),
     ({"wrap_ranks": (0,)}, "wrap_ranks only works with wrap"),

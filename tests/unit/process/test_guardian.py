@@ -127,7 +127,7 @@ def test_what_appears_while_others_are_asked_is_asked_too(tmp_path: Path) -> Non
     """A process may be started, or lose its parent, while the list of processes is made."""
     program = LEFT.replace("program, asked)", "program, os.environ['LATE'])")
     environ = {**os.environ, "LATE": LATE}
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, timeout=60, check=True)
     assert (tmp_path / "asked").exists() and (tmp_path / "late").exists()
 
 
@@ -154,7 +154,7 @@ os.waitpid(handle.pid, 0)
 
 def test_an_agent_that_goes_as_the_last_worker_ends_is_not_lost(tmp_path: Path) -> None:
     """It still needs its files: an elastic job keeps its pid file between two epochs."""
-    subprocess.run([sys.executable, "-c", EARLY], cwd=tmp_path, timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", EARLY], cwd=tmp_path, timeout=60, check=True)
     assert not (tmp_path / "lost").exists()
 
 

@@ -37,7 +37,7 @@ def test_a_program_drives_the_study():
     answer = ask({"answer": True})["answer"]
     assert answer["best"] == {"batch": 16, "mode": "fast"} and answer["confirmed"]
     ask.process.stdin.close()
-    assert ask.process.wait(timeout=20) == 0
+    assert ask.process.wait(timeout=60) == 0
 
 
 def test_another_program_goes_on_with_the_study(tmp_path):
@@ -58,7 +58,7 @@ def test_another_program_goes_on_with_the_study(tmp_path):
         ask = Driver(*words)
         assert ask({"tell": asked[-1][0], "figures": {"rate": 9.0}}) == {"told": asked[-1][0]}
         ask.process.stdin.close()
-        assert ask.process.wait(timeout=20) == 0
+        assert ask.process.wait(timeout=60) == 0
     assert len({name for name, _ in asked}) == 6
     ask = Driver(*words)
     last = ask({"ask": True})
@@ -68,7 +68,7 @@ def test_another_program_goes_on_with_the_study(tmp_path):
     )
     assert "6 trials done of at most 6: 6 measured" in status.stdout, status.stdout + status.stderr
     ask.process.stdin.close()
-    assert ask.process.wait(timeout=20) == 0
+    assert ask.process.wait(timeout=60) == 0
 
 
 def test_what_is_wrong_is_said_and_the_study_goes_on():
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said_and_the_study_goes_on():
     assert "no figure 'rate'" in ask({"tell": name, "figures": {"speed": 1}})["error"]
     assert ask({"tell": name, "failed": "out of memory"}) == {"told": name}
     ask.process.stdin.close()
-    assert ask.process.wait(timeout=20) == 0
+    assert ask.process.wait(timeout=60) == 0
 
 
 def test_without_seconds_the_time_since_the_ask_counts(monkeypatch, capsys):
