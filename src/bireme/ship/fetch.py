@@ -25,7 +25,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from typing import Literal, TypeAlias
 
     from bireme.control.messages import Piece
@@ -48,6 +48,10 @@ _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 class HomeError(BiremeError):
     """A file cannot be written, but others may."""
+
+
+class _SkippedError(HomeError):
+    """The node cannot send the rest of a file."""
 
 
 _CANNOT = (OSError, HomeError, ValueError, OverflowError)
@@ -79,56 +83,61 @@ class Coming(Value):
         return "same" if same else "newer" if here.st_mtime_ns > self.file.mtime else "older"
 
 
-class HomeDraft(files.Draft):
-    """A draft of a file here."""
+class HomeDraft:
+    """A draft of a file here, which gets its name by :meth:`finish`."""
 
     def __init__(self, coming: Coming) -> None:
-        self._coming = coming
+        self._coming, self._name, self._fd = coming, f".{os.urandom(8).hex()}.tmp", -1
         below = os.path.dirname(coming.path)
         os.makedirs(coming.base, exist_ok=True)
         top = os.open(coming.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.home = files.open_folder(top, below, make=True)
+            self._home = files.open_folder(top, below, make=True)
         except NotADirectoryError:  # also for a link
             raise HomeError(f"a part of {os.path.join(coming.base, below)} is a link or a file here") from None
         finally:
             os.close(top)
         try:
-            super().__init__(self.home, f".{os.urandom(8).hex()}.tmp", coming.file)
+            self._fd = files.create(self._home, self._name, coming.file)
         except (OSError, ValueError):
-            self.drop()
+            os.close(self._home)
             raise
 
+    def write(self, data: memoryview, at: int) -> None:
+        """Write data to this place."""
+        files.write(self._fd, data, at)
+
     def finish(self, umask: int, written: set[tuple[int, int]]) -> None:
-        """Give it its permissions, time and name. After an error, call `drop`.
+        """Give it its permissions, time and name.
 
         Args:
             written: the devices and inodes of the files that have come; of this one too.
         """
-        file, name = self.entry, os.path.basename(self._coming.path)
-        if not self.is_right:
-            raise HomeError("it was changed meanwhile")
-        self.close(file.mode & ~umask)
-        os.utime(self.name, ns=(file.mtime, file.mtime), dir_fd=self.home, follow_symlinks=False)
+        file, name = self._coming.file, os.path.basename(self._coming.path)
+        if self._fd >= 0:
+            os.fchmod(self._fd, file.mode & ~umask)
+        os.utime(self._name, ns=(file.mtime, file.mtime), dir_fd=self._home, follow_symlinks=False)
         try:
-            here = os.stat(name, dir_fd=self.home, follow_symlinks=False)
+            here = os.stat(name, dir_fd=self._home, follow_symlinks=False)
             mine = (here.st_dev, here.st_ino) in written
             if mine or stat.S_ISDIR(here.st_mode) or here.st_mtime_ns > file.mtime:
                 where = self._coming.target
                 raise HomeError(f"{where} is another file of the job, a folder, or was changed here meanwhile")
         except FileNotFoundError:
             pass
-        new = os.stat(self.name, dir_fd=self.home, follow_symlinks=False)
-        os.rename(self.name, name, src_dir_fd=self.home, dst_dir_fd=self.home)
+        new = os.stat(self._name, dir_fd=self._home, follow_symlinks=False)
+        os.rename(self._name, name, src_dir_fd=self._home, dst_dir_fd=self._home)
         written.add((new.st_dev, new.st_ino))
-        self._folder = None
-        os.close(self.home)
 
-    def drop(self) -> None:
-        """Remove it, and only count what is taken of it from now on."""
-        if self.is_kept:
-            super().drop()
-            os.close(self.home)
+    def close(self) -> None:
+        """Remove it, unless it was finished."""
+        try:
+            os.unlink(self._name, dir_fd=self._home)
+        except OSError:
+            pass
+        for fd in (self._fd, self._home):
+            if fd >= 0:
+                os.close(fd)
 
 
 class _Node:
@@ -137,7 +146,7 @@ class _Node:
     Attributes:
         folder: stands before the paths of files that differ between nodes.
         asked: the places of files of which it is to send the digests.
-        draft: the first of the files that come.
+        steps: writes the files that come.
     """
 
     def __init__(self, agent: Receiver, folder: str) -> None:
@@ -147,13 +156,14 @@ class _Node:
         self.listed = self.shared = self.gone = False
         self.asked: deque[int] = deque()
         self.coming: deque[Coming] = deque()
-        self.draft: files.Draft | None = None
+        self.incoming = files.Incoming()
+        self.steps: Generator[None, None, None] | None = None
         self.taken = self.weight = 0
 
     def drop(self) -> None:
         """Keep nothing of the file that comes."""
-        if self.draft is not None:
-            self.draft.drop()
+        if self.steps is not None:
+            self.steps.close()
 
 
 class Fetching:
@@ -200,6 +210,7 @@ class Fetching:
         self._outside: list[str] = []
         self._example = ""
         self._here = self._replaced = 0
+        self._is_full = False  # no other file can be written either
 
     def start(self) -> None:
         """Ask every node for its files, and whether our working directory is also theirs, as over NFS."""
@@ -350,55 +361,79 @@ class Fetching:
                 self._active.add(node)
                 if places := tuple(each.place for each in node.coming if each.file.data):
                     node.agent.send(Want(places=places, digests=False))
-                self._begin(node)
+                node.steps = self._receive(node)
+                self._go_on_with(node)
         if self._phase == "receiving" and not self._active and not self._waiting:
             self._end()
 
-    def _begin(self, node: _Node) -> None:
-        """Make ready for the next file of a node. What has no data, such as a link, is complete at once."""
-        while node.coming and self._phase == "receiving":
-            each = node.coming[0]
-            try:
-                node.draft = HomeDraft(each)
-            except _CANNOT as error:
-                node.draft = files.Draft(None, "", each.file)
-                self._failed(node, error)
-            if node.draft.due:
-                return
-            self._complete(node)
-        if self._phase == "receiving":
-            self._active.discard(node)
-            self._on_done(node.agent.name)
+    def _go_on_with(self, node: _Node, skipped: str | None = None) -> None:
+        """Write what a node has sent, or go to its next file, as no more comes of this one.
 
-    def _complete(self, node: _Node) -> None:
-        """No more comes of a file."""
-        each = node.coming[0]
-        if isinstance(node.draft, HomeDraft) and node.draft.is_kept:
+        Args:
+            skipped: why that is so.
+        """
+        assert node.steps is not None
+        try:
+            if skipped is None:
+                next(node.steps)
+            else:
+                node.steps.throw(_SkippedError(skipped))
+        except StopIteration:
+            self._active.discard(node)
+            if self._is_full:
+                self.stop()
+            else:
+                self._on_done(node.agent.name)
+
+    def _receive(self, node: _Node) -> Generator[None, None, None]:
+        """Write the files that come of a node. What has no data, such as a link, is complete at once."""
+        while node.coming:
             try:
-                node.draft.finish(self._umask, self._written)
-                self._came.append((node.agent.name, each))
-            except _CANNOT as error:
-                self._failed(node, error)
-        node.coming.popleft()
+                yield from self._receive_file(node, node.coming[0])
+            except _SkippedError:  # of a file that cannot be written either
+                pass
+            if self._is_full:
+                return
+            node.coming.popleft()
+
+    def _receive_file(self, node: _Node, coming: Coming) -> Generator[None, None, None]:
+        left = coming.file.data
+
+        def write(data: memoryview, at: int) -> None:
+            nonlocal left
+            left -= len(data)
+            draft.write(data, at)
+
+        try:
+            draft = HomeDraft(coming)
+            try:
+                if not (yield from node.incoming.data_of(coming.file, write)):
+                    raise HomeError("it was changed meanwhile")
+                draft.finish(self._umask, self._written)
+            finally:
+                draft.close()
+            self._came.append((node.agent.name, coming))
+        except _CANNOT as error:
+            why = f"cannot write {coming.target}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self._problems.append(shown(f"{coming.file.path} of {node.agent.name}: {why}"))
+            self._is_full = isinstance(error, OSError) and error.errno in _FATAL
+            while left and not self._is_full and not isinstance(error, _SkippedError):
+                left -= len((yield from node.incoming.take(left)))
 
     def piece(self, agent: Receiver, piece: Piece) -> None:
         """Write what has come."""
-        node, data = self._nodes[agent], memoryview(piece.data)
-        node.taken += len(data)
-        while data and self._phase != "over":
-            if node not in self._active or node.draft is None:
-                raise ProtocolError("it sent contents that were not asked for")
-            part = data[: node.draft.due]
-            data = data[len(part) :]
-            try:
-                node.draft.take(part)
-            except OSError as error:
-                self._failed(node, error)
-            if not node.draft.due:
-                self._go_to_next_file(node)
-        if node.taken >= GRANT and node in self._active:
+        node = self._nodes[agent]
+        if self._phase == "over":
+            return
+        if node not in self._active:
+            raise ProtocolError("it sent contents that were not asked for")
+        node.incoming.put(piece.data)
+        node.taken += len(piece.data)
+        self._go_on_with(node)
+        if node in self._active and node.taken >= GRANT:
             agent.send(Taken(size=node.taken))
             node.taken = 0
+        self._after(node)
 
     def skipped(self, agent: Receiver, skipped: Skipped) -> None:
         """Go on with the next file."""
@@ -407,25 +442,15 @@ class Fetching:
             return
         if node not in self._active:
             raise ProtocolError("it sent contents that were not asked for")
-        if node.draft is not None and node.draft.is_kept:
-            self._failed(node, HomeError(skipped.why))
-        self._go_to_next_file(node)
+        self._go_on_with(node, skipped.why)
+        self._after(node)
 
-    def _go_to_next_file(self, node: _Node) -> None:
-        if self._phase == "receiving":
-            self._complete(node)
-            self._begin(node)
-            if node not in self._active:
-                self._next()
-
-    def _failed(self, node: _Node, error: Exception) -> None:
-        """A file cannot be kept."""
-        node.drop()
-        each = node.coming[0]
-        why = f"cannot write {each.target}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        self._problems.append(shown(f"{each.file.path} of {node.agent.name}: {why}"))
-        if isinstance(error, OSError) and error.errno in _FATAL:
-            self.stop()
+    def _after(self, node: _Node) -> None:
+        """Go on with the next node if this one has sent all."""
+        if node not in self._active:
+            if node.incoming:
+                raise ProtocolError("it sent contents that were not asked for")
+            self._next()
 
     # -- the end -------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 import sys
+from collections import deque
 
 from bireme.ship.manifest import Entry
 
@@ -49,18 +50,38 @@ def open_folder(top: int, path: str, *, make: bool = False) -> int:
     return fd
 
 
+class Opener:
+    """Opens regular files below an open folder, to read them. The folder of the last one stays open for the next."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self._folder, self._path = top, -1, ""
+
+    def open(self, path: str) -> int:
+        """Open one."""
+        above, _, name = path.rpartition("/")
+        if self._folder < 0 or above != self._path:
+            self.close()
+            self._folder, self._path = open_folder(self._top, above), above
+        fd = os.open(name, _FILE, dir_fd=self._folder)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "no regular file any more", path)
+        return fd
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+
 def open_file(top: int, path: str) -> int:
     """Open a regular file below an open folder, to read it."""
-    folder, _, name = path.rpartition("/")
-    parent = open_folder(top, folder)
+    opener = Opener(top)
     try:
-        fd = os.open(name, _FILE, dir_fd=parent)
+        return opener.open(path)
     finally:
-        os.close(parent)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "no regular file any more", path)
-    return fd
+        opener.close()
 
 
 def entry_of(item: Item) -> Entry | None:
@@ -95,17 +116,17 @@ def parts_of(fd: int, size: int) -> tuple[int, ...]:
     return () if parts == [0, size] else tuple(parts or (0, 0))
 
 
-def blocks(fd: int, entry: Entry) -> Iterator[bytes]:
-    """The data of an open file, block by block; less if it is shorter."""
+def blocks(fd: int, entry: Entry) -> Iterator[tuple[bytes, int]]:
+    """The data of an open file, block by block, with their places; less if it is shorter."""
     for begin, end in entry.spans:
         for at in range(begin, end, _BLOCK):
-            yield os.pread(fd, min(_BLOCK, end - at), at)
+            yield os.pread(fd, min(_BLOCK, end - at), at), at
 
 
 def digest_of(fd: int, entry: Entry) -> Generator[None, None, str]:
     """The SHA-256 of the data of an open file, in steps."""
     digest = hashlib.sha256()
-    for block in blocks(fd, entry):
+    for block, _ in blocks(fd, entry):
         digest.update(block)
         yield
     return digest.hexdigest()
@@ -228,113 +249,81 @@ def remove(folder: str, name: str, known: Mapping[str, Stamp] | None = None) -> 
         os.close(parent)
 
 
-class Draft:
-    """A new file or link in a folder: takes its data, and compares them with its digest if that is known.
-
-    Args:
-        folder: the folder, open; ``None``: take the data, but do not keep them.
-        name: its path there.
-        entry: what it is to be.
-    """
-
-    def __init__(self, folder: int | None, name: str, entry: Entry) -> None:
-        self.entry, self._folder, self.name, self.fd = entry, folder, name, -1
-        self._spans = [*reversed(entry.spans)]
-        self._digest = hashlib.sha256() if entry.kind == "file" and entry.content else None
-        if folder is None:
-            return
-        if entry.kind == "link":
-            os.symlink(entry.content, name, dir_fd=folder)
-            return
-        self.fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+def create(folder: int, name: str, entry: Entry) -> int:
+    """Create a file in an open folder, with the holes that are to be in it; return a descriptor. Create a link: -1."""
+    if entry.kind == "link":
+        os.symlink(entry.content, name, dir_fd=folder)
+        return -1
+    fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+    if entry.parts:
         try:
-            os.ftruncate(self.fd, entry.size if entry.parts else 0)
+            os.ftruncate(fd, entry.size)
         except OSError:
-            self.drop()
+            os.close(fd)
+            os.unlink(name, dir_fd=folder)
             raise
-
-    @property
-    def due(self) -> int:
-        """Bytes that can be taken at once; 0: all of it has come."""
-        return self._spans[-1][1] - self._spans[-1][0] if self._spans else 0
-
-    def take(self, data: bytes | memoryview, *, is_there: bool = False) -> None:
-        """Take the next bytes, no more than are due. After an error they can be taken again.
-
-        Args:
-            is_there: the file has them already.
-        """
-        begin, end = self._spans[-1]
-        rest, at = memoryview(data), begin
-        while rest and self.fd >= 0 and not is_there:
-            written = os.pwrite(self.fd, rest, at)
-            rest, at = rest[written:], at + written
-        self._spans.pop()
-        if begin + len(data) < end:
-            self._spans.append((begin + len(data), end))
-        if self._digest is not None:
-            self._digest.update(data)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the data are written, not only counted."""
-        return self._folder is not None
-
-    @property
-    def is_right(self) -> bool:
-        """Whether what has come is all that was to come."""
-        return not self._spans and (self._digest is None or self._digest.hexdigest() == self.entry.content)
-
-    def close(self, mode: int) -> None:
-        """Give it its permissions; it is complete."""
-        if self.fd >= 0:
-            os.fchmod(self.fd, mode)
-            os.close(self.fd)
-            self.fd = -1
-
-    def drop(self) -> None:
-        """Remove it, and only count what is taken of it from now on."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        if self._folder is not None:
-            try:
-                os.unlink(self.name, dir_fd=self._folder)
-            except OSError:
-                pass
-        self.fd, self._folder = -1, None
+    return fd
 
 
-def copy(top: int, path: str, folder: int, name: str, entry: Entry) -> Generator[None, None, bool]:
-    """Make a file, in steps, as a copy of one whose content is right; return whether it is. Else there is no file.
+def write(fd: int, data: bytes | memoryview, at: int) -> None:
+    """Write at this place of a file."""
+    while data:
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
+
+
+class Incoming:
+    """What comes in pieces, to be taken as it is needed."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview] = deque()
+        self.is_awaited = False
+
+    def __bool__(self) -> bool:
+        """Whether there is something that was not taken."""
+        return bool(self._pieces)
+
+    def put(self, piece: bytes) -> None:
+        """Add what has come."""
+        self._pieces.append(memoryview(piece))
+
+    def take(self, most: int) -> Generator[None, None, memoryview]:
+        """Take at most this many bytes; yields while there are none."""
+        while not self._pieces:
+            self.is_awaited = True
+            yield
+        self.is_awaited = False
+        piece = self._pieces.popleft()
+        if len(piece) > most:
+            self._pieces.appendleft(piece[most:])
+        return piece[:most]
+
+    def data_of(self, entry: Entry, write: Callable[[memoryview, int], None]) -> Generator[None, None, bool]:
+        """Hand on what comes as the data of a file, with its place; return whether it has the content of the entry."""
+        digest = hashlib.sha256() if entry.kind == "file" and entry.content else None
+        for begin, end in entry.spans:
+            while begin < end:
+                data = yield from self.take(end - begin)
+                if digest is not None:
+                    digest.update(data)
+                write(data, begin)
+                begin += len(data)
+        return digest is None or digest.hexdigest() == entry.content
+
+
+def copy(source: int, target: int, entry: Entry) -> Generator[None, None, bool]:
+    """Copy, in steps, an open file to one without data; return whether it is what the entry says.
 
     File systems that share blocks (btrfs, XFS) do so.
-
-    Args:
-        top: the open folder with that file.
-        path: the path there.
-        folder: the open folder for the copy.
-        name: the path there.
-        entry: what it is to be; without a digest, the content is not compared.
     """
-    try:
-        source = open_file(top, path)
-    except OSError:
-        return False
-    try:
-        draft = Draft(folder, name, entry)
-        try:
-            cloned = not entry.parts and _clone(source, draft.fd)  # somebody may have written to the holes
-            for block in blocks(draft.fd if cloned else source, entry):
-                draft.take(block, is_there=cloned)
-                yield
-            right = draft.is_right and os.fstat(draft.fd).st_size == entry.size
-            (draft.close(entry.mode) if right else draft.drop())
-        except OSError:
-            draft.drop()
-            raise
-        return right
-    finally:
-        os.close(source)
+    cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
+    digest = hashlib.sha256()
+    for block, at in blocks(target if cloned else source, entry):
+        digest.update(block)
+        if not cloned:
+            write(target, block, at)
+        yield
+    return digest.hexdigest() == entry.content and os.fstat(target).st_size == entry.size
 
 
 def _clone(source: int, target: int) -> bool:
@@ -351,28 +340,31 @@ def contents(top: int, entries: Iterable[Entry], buffer: memoryview) -> Iterator
 
     In their place comes an error where a file cannot be read, or is shorter; it goes on with the next file.
     """
-    filled = 0
-    for entry in entries:
-        fd = -1
-        try:
-            for begin, end in entry.spans:
-                fd = open_file(top, entry.path) if fd < 0 else fd
-                while begin < end:
-                    size = os.preadv(fd, [buffer[filled : filled + end - begin]], begin)
-                    if not size:
-                        raise OSError(0, "it is shorter", entry.path)
-                    begin, filled = begin + size, filled + size
-                    if filled == len(buffer):
-                        yield filled
-                        filled = 0
-        except OSError as error:
-            if filled:
-                yield filled
-                filled = 0
-            error.filename = entry.path
-            yield error
-        finally:
-            if fd >= 0:
-                os.close(fd)
-    if filled:
-        yield filled
+    filled, opener = 0, Opener(top)
+    try:
+        for entry in entries:
+            fd = -1
+            try:
+                for begin, end in entry.spans:
+                    fd = opener.open(entry.path) if fd < 0 else fd
+                    while begin < end:
+                        size = os.preadv(fd, [buffer[filled : filled + end - begin]], begin)
+                        if not size:
+                            raise OSError(0, "it is shorter")
+                        begin, filled = begin + size, filled + size
+                        if filled == len(buffer):
+                            yield filled
+                            filled = 0
+            except OSError as error:
+                if filled:
+                    yield filled
+                    filled = 0
+                error.filename = entry.path
+                yield error
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+        if filled:
+            yield filled
+    finally:
+        opener.close()

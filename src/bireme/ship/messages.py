@@ -50,9 +50,9 @@ GRANT = WINDOW // 2
 """Bytes that are taken before the other side is granted as many."""
 _PIECE = 256 * 1024
 """Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
-_STEP = 0.01
+STEP = 0.01
 """Seconds of work after which the loop may do something else."""
-_PAUSE = 0.0005
+PAUSE = 0.0005
 
 
 class Need(Message):
@@ -187,10 +187,10 @@ class Outgoing:
         return memoryview(self._frame)[: PIECE_HEAD + size if size else 0]
 
 
-def in_steps(loop: Loop, steps: Iterator[None], most: float = _STEP) -> None:
+def in_steps(loop: Loop, steps: Iterator[None], most: float = STEP) -> None:
     """Do something in steps of no more than ``most`` seconds, between which the loop does what else there is."""
     end = loop.now() + most
     for _ in steps:
         if loop.now() >= end:
-            loop.after(_PAUSE, lambda: in_steps(loop, steps, most))
+            loop.after(PAUSE, lambda: in_steps(loop, steps, most))
             return

@@ -396,7 +396,7 @@ def _hashed(top: int, entry: Entry) -> str:
         fd = files.open_file(top, entry.path)
         try:
             digest = hashlib.sha256()
-            for block in files.blocks(fd, entry):
+            for block, _ in files.blocks(fd, entry):
                 digest.update(block)
             return digest.hexdigest()
         finally:

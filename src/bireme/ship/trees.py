@@ -23,7 +23,7 @@ from bireme import drafts
 from bireme.regular_file import open_regular
 from bireme.resources.ownership import make_owned
 from bireme.ship import files, manifest
-from bireme.ship.files import Draft, stamp_of
+from bireme.ship.files import stamp_of
 from bireme.ship.manifest import ManifestError, prefixes
 from bireme.value import Value
 
@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from bireme.ship.files import Stamp
+    from bireme.ship.files import Incoming, Stamp
     from bireme.ship.manifest import Entry, Manifest
 
 OWN = LOCK, MANIFEST, CHANGED = ".lock", ".manifest", ".changed"
@@ -55,11 +55,13 @@ class HeldTree(Value):
         folder: the path of its folder.
         manifest: what was sent.
         lock: a descriptor.
+        is_spared: whether there is a spare tree that has the same.
     """
 
     folder: str
     manifest: Manifest
     lock: int
+    is_spared: bool = False
 
     @property
     def path(self) -> str:
@@ -118,7 +120,9 @@ class NewTree:
         take_lock(self._lock, fcntl.LOCK_EX)
         os.mkdir(self._folder, 0o700)
         os.rename(lock, f"{self._folder}/{LOCK}")
-        self.top = -1
+        self.top = self._file = -1
+        self.spare: NewTree | None = None
+        """A spare tree that is made of the same."""
 
     @property
     def path(self) -> str:
@@ -147,7 +151,8 @@ class NewTree:
                 os.makedirs(f"{self.path}/{folder}", exist_ok=True)
                 made.add(folder)
             if entry.kind != "folder" and not entry.data:
-                Draft(self.top, entry.path, entry).close(entry.mode)
+                self._open(entry)
+                self._close(entry)
 
     def _clean(self, spare: str) -> Generator[None, None, list[str]]:
         """Leave, in steps, the files that are as they were made, and as they are to be here; return their paths."""
@@ -183,17 +188,73 @@ class NewTree:
         try:
             for entry in [*self.missing.values()]:
                 yield
-                path = there.get(_content(entry))
-                if path and (yield from files.copy(top, path, self.top, entry.path, entry)):
-                    self.complete(entry)
+                try:
+                    fd = files.open_file(top, there[_content(entry)])
+                except (OSError, KeyError):
+                    continue
+                right = False
+                try:
+                    self._open(entry)
+                    right = yield from files.copy(fd, self._file, entry)
+                finally:
+                    os.close(fd)
+                    self._close(entry, right=right)
         finally:
             os.close(top)
 
-    def complete(self, entry: Entry) -> None:
-        """Note that a file has all its data."""
-        if self.mark:
-            os.utime(entry.path, ns=(self.mark, self.mark), dir_fd=self.top)
-        del self.missing[entry.path]
+    def receive(self, entry: Entry, incoming: Incoming) -> Generator[None, None, bool]:
+        """Write a file as it comes, and to the spare tree, as nobody can change it yet; return whether it is right."""
+        right = False
+        self._both(lambda tree: tree._open(entry))
+        try:
+            right = yield from incoming.data_of(
+                entry, lambda data, at: self._both(lambda tree: files.write(tree._file, data, at))
+            )
+        finally:
+            self._both(lambda tree: tree._close(entry, right=right))
+        return right
+
+    def _both(self, action: Callable[[NewTree], None]) -> None:
+        """Do this to this tree and to the spare one, as long as there is room for both."""
+        try:
+            action(self)
+        except OSError:
+            if self.spare is None:
+                raise
+            self.drop_spare()
+            action(self)
+        if self.spare is not None:
+            try:
+                action(self.spare)
+            except OSError:
+                self.drop_spare()
+
+    def _open(self, entry: Entry) -> None:
+        """Create a file or link."""
+        self._file = files.create(self.top, entry.path, entry)
+
+    def _close(self, entry: Entry, *, right: bool = True) -> None:
+        """Give a file its permissions and its time, if it has all its data; else remove it."""
+        if self._file >= 0 and right:
+            os.fchmod(self._file, entry.mode)
+            if self.mark:
+                os.utime(self._file, ns=(self.mark, self.mark))
+        self._end_file()
+        if right:
+            self.missing.pop(entry.path, None)
+        else:
+            os.unlink(entry.path, dir_fd=self.top)
+
+    def _end_file(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def drop_spare(self) -> None:
+        """Do without a spare tree."""
+        if self.spare is not None:
+            self.spare.close()
+            self.spare = None
 
     def finish(self, name: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
@@ -210,7 +271,9 @@ class NewTree:
 
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
+        self.drop_spare()
         if self._lock >= 0:
+            self._end_file()
             if self.top >= 0:
                 os.close(self.top)
             for _ in files.remove(*os.path.split(self._folder)):
@@ -275,15 +338,18 @@ class Trees:
         os.close(fd)
         return -1
 
-    def hold(self, name: str, kind: int = fcntl.LOCK_SH) -> HeldTree | None:
-        """Hold a complete tree; ``None``: there is none, or it is about to be removed, or damaged."""
+    def hold(self, name: str, kind: int = fcntl.LOCK_SH, digest: str = "") -> HeldTree | None:
+        """Hold a complete tree; ``None``: there is none, or it is about to be removed, damaged or another."""
         lock = self._locked(name, kind)
-        try:
-            made_from = manifest.read(manifest_text(f"{self.folder}/{name}")) if lock >= 0 else None
-        except ManifestError:
+        if lock >= 0:
+            try:
+                made_from = manifest.read(manifest_text(f"{self.folder}/{name}"))
+                if digest in ("", made_from.digest):
+                    return HeldTree(f"{self.folder}/{name}", made_from, lock)
+            except ManifestError:
+                pass
             os.close(lock)
-            return None
-        return None if made_from is None else HeldTree(f"{self.folder}/{name}", made_from, lock)
+        return None
 
     def find_manifest(self, digest: str) -> Manifest | None:
         """A manifest, if one of the newest trees has it."""
@@ -306,13 +372,15 @@ class Trees:
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
         """Make a tree complete; it becomes that of the job, unless another agent was faster."""
+        is_spared = new.spare is not None and not new.spare.missing
+        if new.spare is not None:
+            self._put_spare(new.spare)
         try:
-            return new.finish(f"{self.folder}/{job}")
+            return new.finish(f"{self.folder}/{job}").replace(is_spared=is_spared)
         except OSError:
-            held = self.hold(job)
-            if held is None or held.manifest.digest != new.manifest.digest:
+            held = self.hold(job, digest=new.manifest.digest)
+            if held is None:
                 raise
-            new.close()
             return held
 
     # -- spare trees -----------------------------------------------------------------------------
@@ -321,37 +389,43 @@ class Trees:
         """The path of the spare tree for trees of this name."""
         return f"{self.folder}/{SPARE}{hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]}"
 
-    def new_spare(self, made_from: Manifest) -> NewTree | None:
+    def _new_spare(self, made_from: Manifest) -> NewTree | None:
         """A spare tree in the making; ``None``: there can be none."""
         mark = _mark()
         deep = any(entry.path.count("/") > files.DEEPEST for entry in made_from.entries)
         return None if deep or not mark else NewTree(self.folder, made_from, mark)
 
-    def begin_spare(self, spare: NewTree) -> Iterator[None]:
-        """Begin it with what there is, in steps."""
-        yield from spare.begin(self._spare(spare.manifest))
+    def add_spare(self, new: NewTree) -> Iterator[None]:
+        """Begin, in steps, a spare tree that gets what a new tree gets."""
+        try:
+            new.spare = self._new_spare(new.manifest)
+            if new.spare is not None:
+                yield from new.spare.begin("")
+        except OSError:
+            new.drop_spare()
 
-    def put_spare(self, spare: NewTree) -> None:
+    def _put_spare(self, spare: NewTree) -> None:
         """Leave a spare tree to the next job, unless another agent was faster. It may lack files."""
         try:
             spare.finish(self._spare(spare.manifest)).release()
         except OSError:
             spare.close()
 
-    def complete_spare(self, held: HeldTree) -> Iterator[None]:
-        """Copy, in steps, what the spare tree lacks, as far as there is room; remove old ones."""
-        spare = self.new_spare(held.manifest)
+    def tidy(self, held: HeldTree) -> Iterator[None]:
+        """Copy, in steps, what the spare tree lacks, as far as there is room; remove what is old."""
+        spare = None if held.is_spared else self._new_spare(held.manifest)
         if spare is not None:
             try:
-                yield from self.begin_spare(spare)
+                yield from spare.begin(self._spare(held.manifest))
                 yield from spare.copy(held)
-                self.put_spare(spare)
+                self._put_spare(spare)
             finally:
                 spare.close()
         for name in self._newest(lambda name: name.startswith(SPARE), LOCK)[NEWEST:]:
             old = f"{os.urandom(6).hex()}{TEMPORARY}"  # so that nobody takes it meanwhile
             os.rename(f"{self.folder}/{name}", f"{self.folder}/{old}")
             yield from files.remove(self.folder, old)
+        yield from self.clean()
 
     # -- cleaning --------------------------------------------------------------------------------
 

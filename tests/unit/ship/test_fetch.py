@@ -241,11 +241,10 @@ def written(entry: Entry, data: bytes, names: set[tuple[int, int]]) -> None:
     draft = HomeDraft(Coming(0, entry, ".", entry.path))
     try:
         if data:
-            draft.take(data)
+            draft.write(memoryview(data), 0)
         draft.finish(0o22, names)
-    except HomeError:
-        draft.drop()
-        raise
+    finally:
+        draft.close()
 
 
 def test_a_file_that_is_too_large_here(here: Path) -> None:
