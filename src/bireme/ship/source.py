@@ -14,7 +14,6 @@ import stat
 import subprocess
 import time
 from errno import ELOOP, ENOENT, ENOTDIR
-from itertools import chain, islice
 
 from bireme.errors import BadInputError, ProtocolError
 from bireme.regular_file import open_regular
@@ -27,7 +26,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn, Protocol
 
     from bireme.control.channel import Channel
@@ -118,9 +117,8 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
     top, left = os.open(root, files.FOLDER), dict[str, str]()
     try:
-        items = _of_git(top, "", environ, left) if spec.ship == GIT else _in_folder(top)
         also = [_also(root, path) for path in spec.ship_also]
-        found, stats = _look_at(chain(items, _of_paths(top, "", also, left)), left)
+        found, stats = _look_at(_items(top, environ if spec.ship == GIT else None, also, left), left)
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, cwd, environ.get("PWD", ""))
         below = cwd[len(root.rstrip("/")) + 1 :]
@@ -138,7 +136,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         if entry.kind != "folder" or path not in holding
     ]
     name = os.path.basename(root).lstrip(".") or "root"  # ".lock" beside the tree is ours
-    reasons = {why: [path for path in left if left[path] == why] for why in dict.fromkeys(left.values())}
+    reasons = {why: [path for path in sorted(left) if left[path] == why] for why in dict.fromkeys(left.values())}
     notes = tuple(f"{_named(paths)} not sent: {why}" for why, paths in reasons.items())
     return SourceTree(roots, manifest.make(name, entries), os.urandom(6).hex(), notes)
 
@@ -194,85 +192,61 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     return done.stdout, warned
 
 
-def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, str]) -> Iterator[Item]:
-    """What git tracks in a folder, and what it neither tracks nor ignores; also in repositories inside it.
-
-    Also FIFOs, sockets and devices beside these files: git does not name what it cannot track.
-    """
-    own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-    said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top, own)
-    left |= dict.fromkeys((below + folder for folder in re.findall(_CLOSED, warned)), "it cannot be read")
-    paths = [os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name]
-    well = [path for path in paths if not {"", ".", "..", ".git"} & {*path.split("/")}]
-    for item in _of_paths(top, below, well, left, special=True):
-        yield item
-        path, holder, name, there = item
-        if stat.S_ISDIR(there.st_mode):
-            try:
-                inner = os.open(name, files.FOLDER, dir_fd=holder)
-            except OSError as error:  # removed, or replaced by a link
-                _refuse_closed(path, error)
-                continue
-            try:
-                os.stat(".git", dir_fd=inner)
-                yield from _of_git(inner, f"{path}/", own, left)
-            except OSError as error:
-                _refuse_closed(path, error)
-            finally:
-                os.close(inner)
-
-
-def _of_paths(
-    top: int, below: str, paths: Sequence[str], left: dict[str, str], *, special: bool = False
-) -> Iterator[Item]:
-    """What there is at these paths in a folder. Git also names files that were removed.
+def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, str]) -> list[str]:
+    """What git tracks in a folder, and what it neither tracks nor ignores; nothing if it is no repository.
 
     Args:
-        below: begins the paths of what is found.
+        below: the path of a repository inside; "": of the tree itself.
         left: gets what is not sent, by path, and why.
-        special: also find FIFOs, sockets and devices beside these paths.
     """
-    folders: dict[str, dict[str, None]] = {}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        folders.setdefault(folder, {})[name] = None
-    for folder, names in folders.items():
-        try:
-            holder = files.open_folder(top, folder)
-        except OSError as error:
-            _refuse_closed(below + folder, error)
-            links = (part for part in prefixes(folder) if _is_link(top, part))
-            left |= {f"{below}{part}/": "a link has replaced it" for part in islice(links, 1)}
-            continue
-        try:
-            if special:
-                with os.scandir(holder) as entries:
-                    odd = [each for each in entries if not (each.is_symlink() or each.is_dir() or each.is_file())]
-                names |= dict.fromkeys(each.name for each in odd)
-            for name in names:
-                path = below + (f"{folder}/{name}" if folder else name)
-                try:
-                    yield path, holder, name, os.stat(name, dir_fd=holder, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    _refuse_unreadable(path, error)
-        finally:
-            os.close(holder)
-
-
-def _is_link(top: int, path: str) -> bool:
+    own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     try:
-        return stat.S_ISLNK(os.stat(path, dir_fd=top, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
+        folder = files.open_folder(top, below)
+        try:
+            if below:
+                os.stat(".git", dir_fd=folder)
+            said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], folder, own)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        _refuse_closed(below, error)
+        return []
+    above = f"{below}/" if below else ""
+    left |= dict.fromkeys((above + path for path in re.findall(_CLOSED, warned)), "it cannot be read")
+    return [above + os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name]
 
 
-def _in_folder(top: int) -> Iterator[Item]:
-    """Everything in a folder but the data of git."""
-    enters = lambda path: path.rpartition("/")[2] != ".git"  # noqa: E731
-    for item in files.walk(top, enters=enters, on_error=lambda path, error: _refuse_unreadable(path or ".", error)):
-        if item[2] != ".git":
+def _items(top: int, environ: Mapping[str, str] | None, also: Iterable[str], left: dict[str, str]) -> Iterator[Item]:
+    """What is in the tree but the data of git.
+
+    Args:
+        environ: the environment of git, if it says what belongs to the tree; what it cannot track, such as FIFOs beside
+            these files, comes too. ``None``: everything belongs to it.
+        also: what belongs to it whatever git says.
+        left: gets what is not sent, by path, and why.
+    """
+    wanted, folders = set[str](), set[str]()
+
+    def add(paths: Iterable[str]) -> None:
+        for path in paths:
+            wanted.add(path)
+            folders.update(prefixes(path)[:-1])
+
+    def enters(path: str) -> bool:
+        if environ is not None and path in wanted:  # it may be a repository
+            add(_of_git(top, path, environ, left))
+        return path.rpartition("/")[2] != ".git" and (environ is None or path in folders)
+
+    add(also)
+    if environ is not None:
+        add(_of_git(top, "", environ, left))
+    for item in files.walk(top, enters=enters, on_error=_refuse_closed):
+        path, _, name, there = item
+        mode = there.st_mode
+        if stat.S_ISLNK(mode) and path in folders:
+            left[f"{path}/"] = "a link has replaced it"
+        is_odd = not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
+        if name != ".git" and (environ is None or is_odd or path in wanted):
             yield item
 
 
@@ -287,7 +261,7 @@ def _also(root: str, path: str) -> str:
 def _refuse_closed(path: str, error: OSError) -> None:
     """Refuse a folder that cannot be read, unless it was removed, or replaced by a link or file."""
     if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-        _refuse_unreadable(path, error)
+        _refuse_unreadable(path or ".", error)
 
 
 def _refuse_unreadable(path: str, error: OSError) -> NoReturn:

@@ -39,6 +39,13 @@ def find(ship: str = "git", limit: int = 1 << 20) -> SourceTree:
     return source.find(spec, os.environ)
 
 
+@pytest.fixture
+def old(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory has files whose digests are kept, though they may be new, as in a fresh clone."""
+    monkeypatch.chdir(PROGRAMS)
+    monkeypatch.setattr(source, "_SETTLED", 0)
+
+
 def paths(tree: SourceTree) -> list[str]:
     return [entry.path for entry in tree.manifest.entries]
 
@@ -121,9 +128,9 @@ def test_a_name_does_not_look_like_a_line_of_ours(place: Path) -> None:
     assert r"the largest part is x\x0abireme: all is well (" in str(caught.value)
 
 
-def test_unchanged_files_are_not_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the cache says of them counts. (These files are older than the test.)"""
-    monkeypatch.chdir(PROGRAMS)
+@pytest.mark.usefixtures("old")
+def test_unchanged_files_are_not_read_again(place: Path) -> None:
+    """What the cache says of them counts."""
     before = find(".", 1 << 30)
     (cache,) = (place.parent / "cache/bireme/digests").iterdir()
     known = json.loads(cache.read_bytes())
@@ -177,7 +184,7 @@ def test_a_file_that_grows(place: Path) -> None:
     """What was there at first is sent."""
     (place / "log").write_bytes(b"0123456789")
     top = os.open(place, os.O_RDONLY)
-    found, stats = source._look_at(source._in_folder(top), {})
+    found, stats = source._look_at(source._items(top, None, (), {}), {})
     (place / "log").write_bytes(b"0123456789 and more")
     digests = source._digests(top, str(place), found, stats, os.environ)
     os.close(top)
@@ -283,9 +290,9 @@ def test_a_tree_whose_name_is_one_of_ours(place: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("planted", ["another user's", "writable", "a fifo"])
-def test_digests_that_others_may_have_written(place: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+@pytest.mark.usefixtures("old")
+def test_digests_that_others_may_have_written(place: Path, planted: str) -> None:
     """As in a cache on a shared disk: by a digest, an older content could be taken for that of today."""
-    monkeypatch.chdir(PROGRAMS)
     before = find(".", 1 << 30)
     (cache,) = (place.parent / "cache/bireme/digests").iterdir()
     known = json.loads(cache.read_bytes())
@@ -328,7 +335,7 @@ def test_what_git_does_not_name_is_said_once(place: Path) -> None:
         (place / path).touch()
     os.mkfifo(place / "fifo")
     os.mkfifo(place / "b" / "fifo")
-    assert find("git").notes == ("fifo, b/fifo are not sent: only files, folders and links are",)
+    assert find("git").notes == ("b/fifo, fifo are not sent: only files, folders and links are",)
 
 
 def test_holes_count_nothing(place: Path) -> None:
@@ -354,8 +361,8 @@ def test_a_mapped_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatc
         assert find(".").manifest.digest != first
 
 
-def test_a_wrong_digest_is_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROGRAMS)
+@pytest.mark.usefixtures("old")
+def test_a_wrong_digest_is_forgotten(place: Path) -> None:
     before = find(".", 1 << 30)
     (cache,) = (place.parent / "cache/bireme/digests").iterdir()
     known = json.loads(cache.read_bytes())
