@@ -97,7 +97,7 @@ class RemoteAgent:
             messages.Resume: self._on_resume,
             messages.Credit: self._on_credit,
             messages.Output: self._on_stdin,
-            messages.Ping: lambda ping: self._channel.send(messages.Pong(sent=ping.sent, now=self._loop.now())),
+            messages.Ping: self._on_ping,
             messages.Release: lambda _: self._loop.stop(),
             messages.Piece: lambda piece: self._of_tree().take(piece.data),
             messages.Fetch: self._on_fetch,
@@ -115,7 +115,7 @@ class RemoteAgent:
         self._sender: FetchSender | None = None
         self._cut = False
         self._window = 0
-        self._heartbeat = patience
+        self._heartbeat = self._agreed = patience
         self._silence = Silence(self._loop.now())
         self._watchdog: Timer | None = None
         self._watch_runner()
@@ -150,10 +150,18 @@ class RemoteAgent:
         sys.stderr.write(f"bireme: the runner broke the protocol: {what}\n")
         self._cut_off()
 
+    def _on_ping(self, ping: messages.Ping) -> None:
+        """Answer. The runner pings an agent that has told it something: its silence means nothing before."""
+        self._channel.send(messages.Pong(sent=ping.sent, now=self._loop.now()))
+        if self._heartbeat != self._agreed:
+            self._heartbeat = self._agreed
+            self._watch_runner()
+
     def _on_ask(self, ask: messages.Ask) -> None:
         """Get the copy of the tree, if the ranks run in one; run the preflight and answer with its result."""
-        self._heartbeat = ask.heartbeat
+        self._agreed = ask.heartbeat
         if ask.tree is None:
+            self._heartbeat = self._agreed
             self._examine(ask)
             return
         from bireme.ship.taker import TreeTaker
