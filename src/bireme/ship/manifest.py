@@ -53,6 +53,11 @@ class Entry(Value):
     mtime: int = 0
 
     @property
+    def folder(self) -> str:
+        """The folder that it is, or that it is in."""
+        return self.path if self.kind == "folder" else self.path.rpartition("/")[0]
+
+    @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """Where the data of a file is."""
         if not self.parts:

@@ -73,8 +73,9 @@ class HeldTree(Value):
 
         Contents are compared, whatever the times say. What was removed does not count, nor does Python's own cache.
         """
-        entries = {f"{self.manifest.name}/{entry.path}": entry for entry in self.manifest.entries}
-        folders = {self.manifest.name, *(part for path in entries for part in prefixes(path)[:-1])}
+        inner = self.manifest.name
+        entries = {f"{inner}/{entry.path}": entry for entry in self.manifest.entries}
+        folders = {inner, *(f"{inner}/{part}" for entry in entries.values() for part in prefixes(entry.folder))}
         found: dict[str, Stamp] = {}
         top = os.open(self.folder, files.FOLDER)
         try:
@@ -83,7 +84,7 @@ class HeldTree(Value):
                 path, _, name, there = item
                 entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
                 if stat.S_ISDIR(there.st_mode):
-                    if not cached and path not in folders and (entry is None or entry.kind != "folder"):
+                    if not cached and path not in folders:
                         return None
                     continue
                 own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
@@ -146,10 +147,9 @@ class NewTree:
         made = set()
         for entry in self.manifest.entries:
             yield
-            folder = entry.path if entry.kind == "folder" else entry.path.rpartition("/")[0]
-            if folder not in made:
-                os.makedirs(f"{self.path}/{folder}", exist_ok=True)
-                made.add(folder)
+            if entry.folder not in made:
+                os.makedirs(f"{self.path}/{entry.folder}", exist_ok=True)
+                made.add(entry.folder)
             if entry.kind != "folder" and not entry.data:
                 self._open(entry)
                 self._close(entry)
@@ -158,7 +158,7 @@ class NewTree:
         """Leave, in steps, the files that are as they were made, and as they are to be here; return their paths."""
         text = manifest_text(spare)
         known = self.manifest if text == self.manifest.text else manifest.read(text)
-        folders = {part for entry in self.manifest.entries for part in prefixes(entry.path)}
+        folders = {part for entry in self.manifest.entries for part in prefixes(entry.folder)}
         mark, entries, kept = _mark(), {entry.path: entry for entry in known.entries}, []
         top = os.open(f"{spare}/{self.manifest.name}", files.FOLDER)
         try:
@@ -166,7 +166,7 @@ class NewTree:
                 yield
                 entry = self.missing.get(path)
                 if stat.S_ISDIR(there.st_mode):
-                    if path not in folders or path in self.missing:
+                    if path not in folders:
                         os.rmdir(name, dir_fd=holder)
                 elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
                     if not self.mark:

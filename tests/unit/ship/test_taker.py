@@ -413,15 +413,19 @@ def test_what_somebody_adds_to_a_spare_tree(project: Path) -> None:
 
 
 def test_a_spare_tree_of_an_older_project(project: Path) -> None:
-    """A folder is a file now, a file a folder, or as large as before; the same is neither sent nor copied."""
-    (project / "a").mkdir()
-    (project / "a/b").write_text("in a folder")
+    """A folder is a file or a link now, a file a folder, or as large as before; the same is neither sent nor copied."""
+    for name in ("a", "c", "d"):
+        (project / name).mkdir()
+        (project / name / "b").write_text("in a folder")
     (project / "b").write_text("a file")
     Taken(project)
     (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
     same = (spare / "project/other.txt").stat().st_ino
-    shutil.rmtree(project / "a")
+    for name in ("a", "c", "d"):
+        shutil.rmtree(project / name)
     (project / "a").write_text("was a folder")
+    (project / "c").touch()
+    (project / "d").symlink_to("sub")
     (project / "b").unlink()
     (project / "b").mkdir()
     (project / "b/c").write_text("was a file")
