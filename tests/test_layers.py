@@ -38,7 +38,7 @@ LAYERS = (
     {"bireme.control"},
     {"bireme.node", "bireme.runner"},
     {"bireme.backends", "bireme.process"},
-    {"bireme.logs"},
+    {"bireme.logs", "bireme.warm"},
     {"bireme.result"},
     {"bireme.planning"},
     {"bireme.resources"},

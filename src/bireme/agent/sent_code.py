@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 AGENT = ("bireme.agent.remote", "bireme.isolated", "bireme.node.machine")
 """What the stub imports once the agent's code has come."""
 _FOR_A_TREE, _FOR_FETCH = "bireme.ship.taker", "bireme.ship.fetch_sender"
-"""What `AGENT` imports only if it is to take a tree (``--ship``), or to send files home (``--fetch``)."""
+_FOR_TEMPLATES, _TEMPLATE = "bireme.process.templates", "bireme.warm.template"
+"""What `AGENT` imports only if it is to take a tree (``--ship``), to send files home (``--fetch``), or to start
+templates (``--preload``), whose program must be sent as source."""
 
 AHEAD: dict[Kind, tuple[str, ...]] = {
     "channel": ("bireme.control.greeting", "bireme.control.transport"),
@@ -88,15 +90,19 @@ def command(
     return (*start, "-I", "-S", "-B", "-c", _LOADER, packed, "bireme.agent", f"--{kind}", *words)
 
 
-def pack(tag: str, *, tree: bool = False, fetch: bool = False) -> bytes:
+def pack(tag: str, *, tree: bool = False, fetch: bool = False, preload: bool = False) -> bytes:
     """Pack the modules of the agent, or take what was packed before from the user's cache.
 
     Args:
         tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
     """
-    left_out = (*(() if tree else (_FOR_A_TREE,)), *(() if fetch else (_FOR_FETCH,)))
-    form = f"{'bytecode' if tag == python_tag() else 'source'} {tree} {fetch}"
-    made = _code if tag == python_tag() else _source
+    parts = {_FOR_A_TREE: tree, _FOR_FETCH: fetch, _FOR_TEMPLATES: preload}
+    left_out = [module for module, is_used in parts.items() if not is_used]
+    form = f"{'bytecode' if tag == python_tag() else 'source'} {tree} {fetch} {preload}"
+
+    def made(name: str) -> str | bytes:
+        return _code(name) if tag == python_tag() and name != _TEMPLATE else _source(name)
+
     return _kept(form, lambda: needed(AGENT, left_out), lambda names: _compressed({name: made(name) for name in names}))
 
 

@@ -48,6 +48,11 @@ class SentModules:
         make: type[ModuleSpec] = type(sys.__spec__)
         return make(name, self, origin=f"sent:{name}", is_package=name in self._packages)  # type: ignore[arg-type]
 
+    def get_source(self, name: str) -> str | None:
+        """The source of a module that was sent as source."""
+        body = self._modules[name]
+        return body if isinstance(body, str) else None
+
     def create_module(self, _: ModuleSpec) -> None:
         """Leave making the module to Python."""
 

@@ -27,6 +27,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
     options = parsed.options
     program = _program(parsed)
     conflicts.refuse_name(options["job_name"])
+    conflicts.refuse_modules(_modules(options))
     conflicts.refuse(conflicts.of_options(options))
     return JobSpec(program=program, **{**_fields(options), **_elastic(options)})
 
@@ -61,9 +62,15 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
         found["python_from"] = options["python_from"]
     for name in ("wrap", "launcher_args"):
         found[name] = _words(options.get(name, ""), f"--{name}")
+    found["preload"] = _modules(options)
     found["wrap_ranks"] = _ranks(options.get("wrap_ranks", ""), "--wrap_ranks")
     found["save_pid"] = bool(options.get("save_pid"))
     return found
+
+
+def _modules(options: dict[str, Any]) -> tuple[str, ...]:
+    """The modules of ``--preload``."""
+    return tuple(options.get("preload", "").replace(",", " ").split())
 
 
 def _elastic(options: dict[str, Any]) -> dict[str, Any]:

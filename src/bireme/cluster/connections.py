@@ -160,7 +160,9 @@ class NodeConnections:
         self._packed(python_tag())
 
     def _packed(self, tag: str) -> bytes:
-        return sent_code.pack(tag, tree=self._job.tree is not None, fetch=bool(self._job.spec.fetch))
+        spec = self._job.spec
+        tree = self._job.tree is not None
+        return sent_code.pack(tag, tree=tree, fetch=bool(spec.fetch), preload=bool(spec.preload))
 
     def _attach(self, agent: AgentHandle, read_fd: int, write_fd: int, transport: Transport | None = None) -> None:
         agent.channel = channel = Channel(

@@ -143,6 +143,10 @@ class NodePart:
         workers = []
         base = {**environ, **self._plan.env}
         columns = output.columns_beside_labels() if output is not None else 0
+        preload = self._plan.preload
+        if preload and not hasattr(os, "memfd_create"):
+            preload = ()
+            self._cold("only Linux has them")
         for worker in self._plan.workers:
             rank = worker.rank
             reads, stderr = stdin(rank, null), self._stream(rank, ERR)
@@ -158,6 +162,7 @@ class NodePart:
                     stdout=stdout,
                     stderr=stderr,
                     cores=worker.cores,
+                    preload=preload if worker.argv[0] == self._plan.interpreter else (),
                 )
             )
 
@@ -285,6 +290,8 @@ class NodePart:
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
                 self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+            elif word == "cold":
+                self._cold(" ".join(args))
             elif word == "unguarded":
                 reason = f"cannot start any process on {self._plan.host}: {os.strerror(int(args[0]))}"
                 self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
@@ -304,6 +311,10 @@ class NodePart:
                 self._on("deserted")
             elif word == "empty":
                 self._on("empty")
+
+    def _cold(self, reason: str) -> None:
+        text = f"--preload: ranks on {self._plan.host} start without a template: {reason}"
+        self._observer.say("warning", text)
 
     def _worker_ended(self, index: int, status: int, when: float, peak_memory: int) -> None:
         worker = self._plan.workers[index]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.job import OWN_NAMES, JobSpec
+from bireme.options.option import missing_value
 from bireme.options.table import OPTIONS, fields
 from bireme.value import Value
 
@@ -95,6 +96,10 @@ EXCLUDES = (
     Excludes(("--stdin",), ("--elastic_training",), why="its ranks change, and read nothing", hint="leave it out"),
     Excludes(("--stdin",), ("--native_ranks",), why="the launcher owns the ranks and their input",
         hint="ask the launcher: --launcher_args, with --input=RANK for srun"),
+    Excludes(("--preload",), ("--no_python",), why="only Python imports modules", hint="leave it out"),
+    Excludes(("--preload",), ("--native_ranks",), why="the launcher starts the ranks", hint="leave it out"),
+    Excludes(("--preload",), ("--no_ssh",), when="--elastic_training", why="PyTorch's elastic agent starts the ranks",
+        hint="leave out --no_ssh, or --preload"),
     Excludes(("--restarts",), ("--world_info",), unless="--elastic_training",
         why="one node cannot restart the whole job", hint="use bireme run"),
 )
@@ -146,6 +151,14 @@ def refuse_name(name: str) -> None:
     if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > _LONGEST_NAME):
         hint = f"use up to {_LONGEST_NAME} letters, digits, '.', '_' and '-'"
         raise BadInputError(f"not a name for a job: {name[:80]!r}", hint=hint, where="--job_name")
+
+
+def refuse_modules(words: tuple[str, ...]) -> None:
+    """Refuse what cannot be the name of a module for ``--preload``."""
+    for word in words:
+        if not all(part.isidentifier() for part in word.split(".")) or word.endswith(".py"):
+            hint = missing_value(word, "--preload", "MODULES") or "expected e.g. torch,deepspeed or auto"
+            raise BadInputError(f"not the name of a module: {word[:80]!r}", hint=hint, where="--preload")
 
 
 def refuse_without_pool(spec: JobSpec) -> None:

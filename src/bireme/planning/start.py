@@ -41,6 +41,7 @@ class NodePlan(Value):
     Attributes:
         env: the variables that are set for all of its ranks, in addition to the inherited ones.
         error_dir: the folder of the ranks' error files; "": they have none.
+        preload: the modules that a template imports for them.
     """
 
     host: str
@@ -50,6 +51,7 @@ class NodePlan(Value):
     error_dir: str
     workers: tuple[WorkerPlan, ...]
     interpreter: str = ""
+    preload: tuple[str, ...] = ()
 
 
 class StartPlan(Value):
@@ -176,6 +178,7 @@ def _node_plan(
         error_dir=error_dir,
         workers=tuple(workers),
         interpreter="" if spec.program.kind == "exec" else facts.interpreter,
+        preload=spec.preload,
     )
 
 

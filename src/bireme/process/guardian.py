@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from resource import struct_rusage
     from typing import NoReturn
 
+    from bireme.process.templates import Template
     from bireme.process.worker import WorkerStart
 
 
@@ -185,7 +186,7 @@ class _Guardian:
         lifeline: int,
         handle_pid: int,
     ) -> None:
-        self.workers, self.shared, self.was, self.mask = workers, shared, was, mask
+        self.workers, self.shared, self.was, self.mask = list(workers), shared, was, mask
         self.commands, self.events = shared.commands, shared.events
         self.lifeline = lifeline  # end of file: the watcher is dead; -1: there is no watcher
         self.handle_pid = handle_pid
@@ -194,6 +195,8 @@ class _Guardian:
         self.stray_signal = 0
         self.signalled: set[int] = set()
         self.held: set[int] = set()
+        self.templates: list[Template] = []
+        self.poll = select.poll()
         self.killing = self.reported = self.cleaned = False
         self.partial = b""
         self.group = ""
@@ -213,20 +216,24 @@ class _Guardian:
         except OSError:
             pass  # a directory for tracebacks, a pid file: the job can run without them
         now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
+        warm = self._start_templates()
         for index in range(now):
-            self._fork(index)
-        self.held = set(range(now, len(self.workers)))
+            if index not in warm:
+                self._fork(index)
+        self.held = {*range(now, len(self.workers)), *warm}
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
         lifeline = {self.lifeline} - {-1}
-        kernel.close_all_but({self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes})
+        channels = {template.fd for template in self.templates}
+        kept = {self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes, *channels}
+        kernel.close_all_but(kept | {template.err for template in self.templates})
         for pid in self.alive:  # after closing descriptors; a worker that ended before is still reported
             self.ends.watch(pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
-        poll = select.poll()
+        poll = self.poll
         poll.register(self.commands, select.POLLIN)
         poll.register(wake[0], select.POLLIN)
-        for fd in lifeline:
+        for fd in (*lifeline, *channels):
             poll.register(fd, select.POLLIN)
         while True:
             # While killing, check again regularly: a process adopted between fork and exec causes no signal.
@@ -235,6 +242,7 @@ class _Guardian:
                 os.read(wake[0], 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
+            self._hear_templates()
             self._reap()
             if self.lifeline in ready:  # after the ends of workers, which may have come before
                 poll.unregister(self.lifeline)
@@ -256,31 +264,90 @@ class _Guardian:
 
     def _fork(self, index: int) -> int:
         """Start a worker; return its pid, 0 on failure."""
-        parent = os.getpid()
         try:
-            pid = os.fork()
+            pid = self._fork_program(self.workers[index])
         except OSError as error:
             write_line(self.events, "unborn", index, error.errno)
             return 0
-        if pid == 0:
-            # A worker that gets time to end receives SIGTERM, and SIGKILL from the watcher later.
-            death = signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
-            become(self.workers[index], parent, death, self.was, self.mask)
-        self.alive[pid] = index
-        write_line(self.events, "up", index, pid, f"{time.monotonic():.6f}")
+        self._is_up(index, pid)
         return pid
 
+    def _fork_program(self, worker: WorkerStart) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            become(worker, parent, self._death(), self.was, self.mask)
+        return pid
+
+    def _death(self) -> int:
+        """What a worker gets if this process dies. One that gets time to end is killed by the watcher later."""
+        return signal.SIGTERM if self.shared.farewell and self.lifeline >= 0 else signal.SIGKILL
+
+    def _is_up(self, index: int, pid: int) -> None:
+        self.alive[pid] = index
+        write_line(self.events, "up", index, pid, f"{time.monotonic():.6f}")
+
     def _fork_held(self, index: int) -> None:
-        self.held.discard(index)
         # A signal before the child sets its own dispositions would be ignored, as in this process.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
         pid = self._fork(index)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if pid:
             self.ends.watch(pid)
+        self._release(index)
+
+    def _release(self, index: int) -> None:
+        """A worker that was held back has its streams now."""
+        self.held.discard(index)
         worker = self.workers[index]
         for fd in {worker.stdin, worker.stdout, worker.stderr}:
             os.close(fd)
+
+    # -- templates -------------------------------------------------------------------------------
+
+    def _start_templates(self) -> set[int]:
+        """Start the templates of the workers; return the workers that wait for one."""
+        if not any(worker.preload for worker in self.workers):
+            return set()
+        from bireme.process import templates
+
+        self.templates = templates.start(self.workers, self._fork_program)
+        waiting = {index for template in self.templates for index in template.waiting}
+        for index in waiting:  # to close them by themselves: a stream may be our own, or that of several ranks
+            worker = self.workers[index]
+            streams = {name: os.dup(getattr(worker, name)) for name in ("stdin", "stdout", "stderr")}
+            self.workers[index] = worker.replace(**streams)
+        return waiting
+
+    def _hear_templates(self) -> None:
+        """Do what templates say, and let those go that are not needed any more."""
+        for template in self.templates[:]:
+            fd, said = template.fd, template.read()
+            for kind, *args in said:
+                if kind == "cold":
+                    waiting, template.waiting = [index for index in template.waiting if index in self.held], []
+                    if waiting:
+                        write_line(self.events, "cold", *args)
+                    for index in waiting:
+                        self._fork_held(index)
+                elif kind != "ready":
+                    index = int(args[0])
+                    template.waiting.remove(index)
+                    self._release(index)
+                    if kind == "unborn":
+                        write_line(self.events, "unborn", index, args[1])
+                        continue
+                    self._is_up(index, int(args[1]))
+                    self.ends.watch(int(args[1]))
+                    if self.stray_signal:  # it has missed the signal to all ranks
+                        kernel.send(int(args[1]), self.stray_signal)
+            waiting = [index for index in template.waiting if index in self.held]
+            if said and waiting:
+                template.ask(waiting[0], self.workers[waiting[0]], self._death())
+            elif said:
+                template.close()
+                self.templates.remove(template)
+                self.poll.unregister(fd)
 
     def _reap(self) -> None:
         for pid in self.ends.new():  # in the order of their ends: the first is the rank that failed first
@@ -305,6 +372,8 @@ class _Guardian:
             write_line(self.events, "deserted")
 
     def _reap_one(self, pid: int, status: int, usage: struct_rusage) -> None:
+        if pid not in self.alive:
+            self._hear_templates()  # it has told of the rank before the rank became our child
         index = self.alive.pop(pid, None)
         if index is not None:
             self.ends.forget(pid)
@@ -347,6 +416,7 @@ class _Guardian:
                 self._signal_all(int(args[0]))
             elif word == "stray":
                 self.stray_signal = int(args[0])
+                self.held.difference_update(*(template.waiting for template in self.templates))
             elif word == "gone":
                 self.cleaned = True
             elif word == "kill":

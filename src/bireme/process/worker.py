@@ -22,6 +22,8 @@ class WorkerStart(Value):
         env: its whole environment.
         stdin, stdout, stderr: the agent's descriptors that become its standard ones.
         cores: the cores that it is bound to; empty: it is not bound.
+        passed: further descriptors of the guardian that it inherits.
+        preload: the modules that a template imports for it (``--preload``); empty: it is executed.
     """
 
     argv: tuple[str, ...]
@@ -31,6 +33,8 @@ class WorkerStart(Value):
     stdout: int
     stderr: int
     cores: tuple[int, ...] = ()
+    passed: tuple[int, ...] = ()
+    preload: tuple[str, ...] = ()
 
 
 # Signals that a terminal, shell or scheduler sends to a whole process group: guardian and watcher ignore them.
@@ -67,6 +71,8 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
         signal.set_wakeup_fd(-1)
         was.give_back()
         _place(worker.stdin, worker.stdout, worker.stderr)
+        for fd in worker.passed:
+            os.set_inheritable(fd, True)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if worker.cores:
             os.sched_setaffinity(0, worker.cores)

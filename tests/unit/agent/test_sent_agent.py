@@ -24,11 +24,11 @@ from tests.kit import needs
 from tests.test_layers import all_modules, imports
 
 
-def others() -> dict[str, str]:
-    """The interpreters of other versions that are here, by version."""
+def others(first: int = 10) -> dict[str, str]:
+    """The interpreters of other versions that are here, from 3.``first`` on, by version."""
     folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
-    for minor in range(10, 20):
+    for minor in range(first, 20):
         version = f"3.{minor}"
         places = [shutil.which(f"python{version}"), *map(str, folder.glob(f"{version}.*/bin/python{version}"))]
         for path in filter(None, places):
@@ -62,6 +62,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
         yield from (part for part in (name, name.rpartition(".")[0]) if part in known)
 
 
+TEMPLATES = "bireme.process.templates"
 STUB = {"bireme.agent.stub", "bireme.signal_numbers"}
 
 
@@ -77,9 +78,9 @@ def test_a_tree_and_files_that_come_home_need_more() -> None:
     plain, tree, fetch = (
         set(sent_code.needed(sent_code.AGENT, left_out))
         for left_out in (
-            ("bireme.ship.taker", "bireme.ship.fetch_sender"),
-            ("bireme.ship.fetch_sender",),
-            ("bireme.ship.taker",),
+            ("bireme.ship.taker", "bireme.ship.fetch_sender", TEMPLATES),
+            ("bireme.ship.fetch_sender", TEMPLATES),
+            ("bireme.ship.taker", TEMPLATES),
         )
     )
     assert not {name for name in plain if name.startswith("bireme.ship")}
@@ -87,6 +88,7 @@ def test_a_tree_and_files_that_come_home_need_more() -> None:
     assert not plain & ours, "what only the command needs makes the agent's code larger"
     assert "bireme.ship.taker" in tree - fetch
     assert "bireme.ship.fetch_sender" in fetch - tree
+    assert not {name for name in plain if name.startswith("bireme.warm")}
 
 
 def test_the_stub_imports_nothing_else_before_the_agent() -> None:
@@ -108,7 +110,7 @@ def interpreter(version: str) -> str:
 def test_every_module_is_imported_from_memory(version: str) -> None:
     """From bytecode by the same Python, and by others from source; without a file of ours."""
     python = interpreter(version)
-    names = ", ".join(sent_code.needed(sent_code.AGENT, ("bireme.ship.taker", "bireme.ship.fetch_sender")))
+    names = ", ".join(sent_code.needed(sent_code.AGENT, ("bireme.ship.taker", "bireme.ship.fetch_sender", TEMPLATES)))
     finder = sent_code._source("bireme.agent.sent_modules")
     program = f"import sys\nexec(compile({finder!r}, 'sent', 'exec'))"
     program += f"\nmodules = SentModules({{}}); modules.add(sys.stdin.buffer.read())\nimport {names}\n"

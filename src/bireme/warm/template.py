@@ -1,0 +1,444 @@
+"""The template: a Python that waits at the end of its start-up, with modules imported; its forks become the ranks.
+
+It is started by the command line of a rank, and this file is its ``sitecustomize``, which Python imports just before it
+runs the script. Here it imports the modules, examines itself, and serves the guardian (`bireme.process.templates`). A
+fork takes the rank's environment, streams and cores, and returns from here. So the interpreter itself runs the script,
+as in every rank: ``__main__``, tracebacks and exit codes need no imitation.
+
+It runs in the ranks' Python, 3.8 or later, imports the standard library only, and is sent as source.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import _socket
+import ctypes
+import marshal
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from typing import Any
+
+HARMLESS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+HEAVY = frozenset(
+    (  # noqa: SIM905  (one row a word is long)
+        "accelerate cupy datasets deepspeed diffusers jax lightning matplotlib numba numpy pandas peft PIL"
+        " pytorch_lightning scipy sklearn timm tokenizers torch torchaudio torchvision transformers triton trl"
+    ).split()
+)
+"""What ``--preload auto`` imports if the script does."""
+_SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP = 15, 1, 35, 14
+_SELF_TEST = 60.0
+_SYNTAX_ONLY = 0x400
+
+
+class UnsafeError(Exception):
+    """Why ranks cannot be forked from this process."""
+
+
+def hold() -> None:
+    """Be the template. Only the ranks return from this call, each in its own process."""
+    channel, setup, inherited = _begin()
+    try:
+        name = _read("/proc/self/comm").decode("utf-8", "replace").rstrip("\n")
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_SET_NAME, b"bireme-warm", 0, 0, 0)
+        begun = dict(os.environ)
+        _import_all(setup)
+        changes = {name: value for name, value in os.environ.items() if begun.get(name) != value}
+        template = Template(channel, libc, name, inherited, changes, [name for name in begun if name not in os.environ])
+        template.examine()
+    except UnsafeError as reason:
+        channel.send(b"cold " + str(reason).encode("utf-8", "replace")[:2000])
+        os._exit(0)
+    channel.send(b"ready")
+    template.serve()
+
+
+def _begin() -> tuple[_socket.socket, dict[str, Any], set[int]]:
+    """Take what the guardian has sent, and remove every trace of how this file came to be imported."""
+    channel_fd, archive = map(int, os.environ.pop("BIREME_TEMPLATE").split(","))
+    place = f"/proc/self/fd/{archive}"
+    setup = marshal.loads(__loader__.get_data(os.path.join(place, "setup")))  # type: ignore[name-defined]
+    sys.path[:] = [each for each in sys.path if each != place]
+    sys.path_importer_cache.pop(place, None)
+    if "zipimport" in sys.modules:
+        sys.modules["zipimport"]._zip_directory_cache.pop(place, None)
+    for own in ("sitecustomize", __name__, "_socket", "__future__"):  # and what a script may not have imported
+        sys.modules.pop(own, None)
+    os.close(archive)
+    os.environ.pop("PYTHONPATH", None)
+    for name, value in setup["restore"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    inherited = set(_descriptors()) - {channel_fd}
+    return _socket.socket(fileno=channel_fd), setup, inherited
+
+
+def _import_all(setup: Mapping[str, Any]) -> None:
+    """Import what is customary, then the modules, with the search path of the script."""
+    import site
+
+    for name in ("sitecustomize",) + (("usercustomize",) if site.ENABLE_USER_SITE else ()):
+        try:
+            __import__(name)
+        except ImportError as error:
+            if error.name != name:
+                raise UnsafeError(f"{name}: {error}") from None
+        except Exception as error:
+            raise UnsafeError(f"{name}: {error}") from None
+    folder, script = _script(setup["program"])
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+    try:
+        names = _named(setup["modules"], script)
+        if not names:
+            raise UnsafeError("the script imports none of the modules that `auto` knows")
+        if setup["program"][0] != "-m":
+            sys.modules["__main__"].__file__ = os.path.abspath(script) if sys.version_info >= (3, 9) else script
+        asked = _Asked(setup["of_ranks"])
+        for name in names:
+            try:
+                __import__(name)
+            except BaseException as error:
+                raise UnsafeError(f"importing {name} failed: {type(error).__name__}: {error}") from None
+        asked.end()
+    finally:
+        if folder in sys.path and not getattr(sys.flags, "safe_path", False):
+            sys.path.remove(folder)
+        sys.modules["__main__"].__dict__.pop("__file__", None)
+
+
+def _script(program: Sequence[str]) -> tuple[str, str]:
+    """The folder that Python puts before the search path, and the file of the script; "": not known."""
+    if program[0] != "-m":
+        return os.path.dirname(os.path.realpath(program[0])), program[0]
+    from importlib.machinery import PathFinder
+
+    here = os.getcwd()
+    top, _, rest = program[1].partition(".")
+    found = PathFinder.find_spec(top, [here, *sys.path])
+    if found is None:
+        return here, ""
+    for place in found.submodule_search_locations or ():
+        base = os.path.join(place, *rest.split(".")) if rest else place
+        for path in (base + ".py", os.path.join(base, "__main__.py")):
+            if os.path.isfile(path):
+                return here, path
+    return here, found.origin or ""
+
+
+def _named(modules: Sequence[str], script: str) -> list[str]:
+    """The modules to import: those that are given, and for ``auto`` the heavy ones of the script."""
+    names = []
+    for module in modules:
+        names += _heavy_imports(script) if module == "auto" else [module]
+    return list(dict.fromkeys(names))
+
+
+def _heavy_imports(script: str) -> list[str]:
+    """The heavy modules that the script imports outside of functions, in its order."""
+    try:
+        waiting = [compile(_read(script), script, "exec", _SYNTAX_ONLY, dont_inherit=True)]
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = []
+    while waiting:
+        node = waiting.pop(0)
+        kind = type(node).__name__
+        if kind == "Import":
+            found += [alias.name for alias in node.names]
+        elif kind == "ImportFrom" and node.module and not node.level:
+            found.append(node.module)
+        elif kind in ("Module", "If", "Try", "TryStar", "With", "ExceptHandler"):
+            waiting[:0] = [
+                each for part in ("body", "handlers", "orelse", "finalbody") for each in getattr(node, part, ())
+            ]
+    return [name for name in found if name.partition(".")[0] in HEAVY]
+
+
+class _Asked:
+    """Notes which variables of a rank are read while modules are imported: those are not known yet."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.found: dict[str, str] = {}
+        self.kind: Any = type(os.environ)
+        self.plain = plain = self.kind.__getitem__
+
+        def look(environ: Any, name: str) -> str:
+            if name in names:
+                frame = sys._getframe(1)
+                while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+                    frame = frame.f_back
+                self.found.setdefault(name, frame.f_globals.get("__name__", "?"))
+            return plain(environ, name)
+
+        self.kind.__getitem__ = look  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        self.kind.__getitem__ = self.plain
+        for name, module in self.found.items():
+            raise UnsafeError(f"{module} reads {name} while it is imported, which differs between ranks")
+
+
+class Template:
+    """A process whose imports are done.
+
+    Args:
+        name: of the process, as the kernel shows it.
+        inherited: the descriptors that it had before the imports.
+        changes, removed: what the imports have done to the environment.
+    """
+
+    def __init__(
+        self,
+        channel: _socket.socket,
+        libc: ctypes.CDLL,
+        name: str,
+        inherited: set[int],
+        changes: Mapping[str, str],
+        removed: Collection[str],
+    ) -> None:
+        self.channel, self.libc, self.name, self.inherited = channel, libc, name, inherited
+        self.changes, self.removed = changes, removed
+        self.said = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in (1, 2)]
+        self.blas = list(_blas())
+        self.files = dict(_files())
+
+    # -- is it safe? -----------------------------------------------------------------------------
+
+    def examine(self) -> None:
+        """Raise UnsafeError if a fork of this process is not as good as a process of its own."""
+        threads = os.listdir("/proc/self/task")
+        if len(threads) > 1:
+            names = sorted({_read(f"/proc/self/task/{each}/comm").decode().strip() for each in threads})
+            raise UnsafeError(f"after the imports it has {len(threads)} threads ({', '.join(names)})")
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
+            raise UnsafeError("a debugger or a measurement of coverage is active")
+        for fd in _descriptors():
+            if fd not in self.inherited and fd != self.channel.fileno():
+                where = os.readlink(f"/proc/self/fd/{fd}")
+                if where not in HARMLESS:
+                    raise UnsafeError(f"after the imports it has opened {where}")
+        for line in _read("/proc/self/maps").splitlines():
+            words = line.split(None, 5)
+            if words[1] == b"rw-s":
+                raise UnsafeError(f"after the imports it shares memory ({os.fsdecode(words[-1])})")
+        if _read(f"/proc/self/task/{os.getpid()}/children").strip():
+            raise UnsafeError("the imports have started a process")
+        if any(signal.getitimer(which)[0] for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)):
+            raise UnsafeError("the imports have set a timer")
+        self._test()
+
+    def _test(self) -> None:
+        """Let a fork do what ranks do first."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.alarm(int(_SELF_TEST))
+                self._use()
+                code = 0
+            finally:
+                os._exit(code)
+        status = os.waitpid(pid, 0)[1]
+        if status:
+            how = f"signal {status & 127}" if status & 127 else "an error"
+            said = os.pread(2, 4096, len(self.said[1])).decode("utf-8", "replace").strip()
+            raise UnsafeError(f"a fork of it failed its test by {how}: {said[said.rfind(chr(10)) + 1 :]}")
+
+    def _use(self) -> None:
+        import threading
+
+        self._show(["a", "b"], {"BIREME_JOB": "test"})
+        if _read("/proc/self/cmdline") != b"a\0b\0" or _read("/proc/self/environ") != b"BIREME_JOB=test\0":
+            os.write(2, b"the kernel does not show the command line of a fork")
+            os._exit(1)
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+        self._set_threads({})
+        if "numpy" in sys.modules:
+            ones = sys.modules["numpy"].ones((64, 64))
+            ones.dot(ones)
+        if "torch" in sys.modules:
+            ones = sys.modules["torch"].ones(64, 64)
+            (ones @ ones).sum().item()
+
+    # -- ranks -----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Fork a rank for each request. Returns in the ranks; ends the process if the guardian wants no more."""
+        space = _socket.CMSG_SPACE(16)
+        while True:
+            data, ancillary, _, _ = self.channel.recvmsg(64, space)
+            if not data:
+                os._exit(0)
+            passed = b"".join(bytes(item[2]) for item in ancillary)
+            fds = [int.from_bytes(passed[at : at + 4], sys.byteorder) for at in range(0, len(passed), 4)]
+            request = marshal.loads(os.pread(fds[3], os.fstat(fds[3]).st_size, 0))
+            if dict(_files()) != self.files:
+                self.channel.send(b"cold files of its modules have changed")
+                os._exit(0)
+            if self._fork(request, fds):
+                return
+            for fd in fds:
+                os.close(fd)
+
+    def _fork(self, request: Mapping[str, Any], fds: Sequence[int]) -> bool:
+        """Fork a rank that is the guardian's child: its parent is a process that ends at once."""
+        go_read, go_write = os.pipe()
+        own = os.getpid()
+        try:
+            between = os.fork()
+            middle = os.getpid()
+            rank = -1 if between else os.fork()
+        except OSError as error:
+            self.channel.send(b"unborn %d %d" % (request["index"], error.errno or 0))
+            if os.getpid() != own:
+                os._exit(1)
+            between = 0
+        if os.getpid() == own:
+            os.close(go_read)
+            os.close(go_write)
+            if between:
+                os.waitpid(between, 0)
+            return False
+        if rank:
+            # The guardian learns of the rank before it becomes its child, and the rank waits until that was sent.
+            self.channel.send(b"up %d %d" % (request["index"], rank))
+            os.write(go_write, b"x")
+            os._exit(0)
+        os.close(go_write)
+        if not os.read(go_read, 1):
+            os._exit(1)
+        try:
+            self._become(request, fds, middle)
+        except BaseException as error:
+            os.write(2, f"bireme: cannot start this rank: {error!r}\n".encode("utf-8", "replace"))
+            os._exit(126)
+        return True
+
+    def _become(self, request: Mapping[str, Any], fds: Sequence[int], middle: int) -> None:
+        """Be a rank as the guardian's child, with its streams, environment and cores."""
+        os.setsid()
+        while os.getppid() == middle:
+            time.sleep(0.0002)
+        self.libc.prctl(_PDEATHSIG, request["death"], 0, 0, 0)
+        if os.getppid() != request["parent"]:
+            os._exit(128 + signal.SIGKILL)
+        self.libc.prctl(_SET_NAME, self.name.encode(), 0, 0, 0)
+        for target in range(3):
+            os.dup2(fds[target], target, inheritable=True)
+        self.channel.close()
+        for fd in _descriptors():
+            if fd not in self.inherited:
+                os.close(fd)
+        for fd in (1, 2):
+            said = self.said[fd - 1]
+            while said:
+                said = said[os.write(fd, said) :]
+        for stream, fd, mode in ((sys.__stdin__, 0, "rb"), (sys.__stdout__, 1, "wb"), (sys.__stderr__, 2, "wb")):
+            if stream is not None:
+                _renew(stream, fd, mode)
+        if request["cores"]:
+            os.sched_setaffinity(0, request["cores"])
+        env = {name: value for name, value in request["env"].items() if name not in self.removed}
+        env.update(self.changes)
+        os.environ.clear()
+        os.environ.update(env)
+        argv = request["argv"]
+        sys.argv[1:] = argv[len(argv) - request["words"] :]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = argv
+        self._show(argv, request["env"])
+        self._set_threads(env)
+        _renew_seeds()
+
+    def _show(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Let the kernel show this command line and environment for this process, in ps and below /proc."""
+        fields = _read("/proc/self/stat").rpartition(b")")[2].split()
+        words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+        block = words + b"".join(os.fsencode("{}={}".format(*pair)) + b"\0" for pair in env.items())
+        self.libc.malloc.restype = self.libc.sbrk.restype = ctypes.c_void_p
+        self.libc.malloc.argtypes = (ctypes.c_size_t,)
+        begin = self.libc.malloc(len(block) + 1)  # never freed
+        ctypes.memmove(begin, block, len(block))
+        # start and end of code and data; start and end of the heap; the stack
+        own = [int(fields[number - 3]) for number in (26, 27, 45, 46, 47)]
+        places = [*own, self.libc.sbrk(0), int(fields[28 - 3])]
+        places += [begin, begin + len(words), begin + len(words), begin + len(block), 0]
+        table = (ctypes.c_uint64 * 13)(*places, 0xFFFFFFFF << 32 if sys.byteorder == "little" else 0xFFFFFFFF)
+        self.libc.prctl(_SET_MM, _MM_MAP, ctypes.byref(table), ctypes.c_ulong(ctypes.sizeof(table)), 0)
+
+    def _set_threads(self, env: Mapping[str, str]) -> None:
+        """Give libraries of linear algebra the threads that they would have started with."""
+        cores = len(os.sched_getaffinity(0))
+        given = [env.get(name, "") for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")]
+        number = next((int(text) for text in given if text.isdigit() and int(text)), cores)
+        for set_threads in self.blas:
+            set_threads(min(number, cores))
+
+
+def _renew(stream: Any, fd: int, mode: str) -> None:
+    """Initialize a standard stream as Python does at its start, for the file that the descriptor is now."""
+    buffering = 0 if stream.write_through and mode == "wb" else -1
+    file: Any = open(fd, mode, buffering, closefd=False)
+    getattr(file, "raw", file).name = stream.name
+    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    stream.__init__(file, stream.encoding, stream.errors, "\n", **options)
+
+
+def _renew_seeds() -> None:
+    """Give this process random numbers and a secret of its own; `random` has done so itself."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch.random" in sys.modules:
+        sys.modules["torch.random"].default_generator.seed()
+    if "multiprocessing.process" in sys.modules:
+        process = sys.modules["multiprocessing.process"]
+        process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+    if "threading" in sys.modules:
+        sys.modules["threading"].main_thread()._set_native_id()
+
+
+def _blas() -> Iterator[Any]:
+    """The functions that set the number of threads of each OpenBLAS that is loaded."""
+    paths = {
+        os.fsdecode(line.split(None, 5)[-1]) for line in _read("/proc/self/maps").splitlines() if b"openblas" in line
+    }
+    for path in sorted(paths):
+        library = ctypes.CDLL(path)
+        for name in ("openblas_set_num_threads", "scipy_openblas_set_num_threads"):
+            for suffix in ("", "64_", "_64"):
+                if hasattr(library, name + suffix):
+                    yield getattr(library, name + suffix)
+
+
+def _files() -> Iterator[tuple[str, tuple[int, int]]]:
+    """The files of the modules, with their times and sizes."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str):
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            yield path, (found.st_mtime_ns, found.st_size)
+
+
+def _descriptors() -> list[int]:
+    """The open descriptors."""
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in found if os.path.islink(f"/proc/self/fd/{fd}")]  # not that of the list
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
