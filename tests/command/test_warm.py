@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from bireme.warm.identity import identity
-from tests.kit import needs
-from tests.conftest import Stage, clean_environ, guards_of, wait_for
 from tests.command.test_death import (  # noqa: F401  (the same tests, on the stage of this file)
     test_all_three_killed,
     test_command_is_killed_when_all_has_ended_but_its_output,
@@ -27,6 +25,8 @@ from tests.command.test_death import (  # noqa: F401  (the same tests, on the st
     test_what_ranks_leave_behind_is_ended,
     test_who_failed_first_is_known_although_nobody_looked,
 )
+from tests.conftest import Stage, clean_environ, guards_of, wait_for
+from tests.kit import needs
 from tests.unit.agent.test_sent_agent import others
 
 PYTHONS = others(8)
@@ -158,7 +158,7 @@ PIECES.update({method: WORKERS.replace("{method}", method) for method in ("fork"
 
 _CHANGES = (
     (re.compile(r"\(?pid \d+\)?|0x[0-9a-f]+|\b\d+\.\d+ s\b|\d+(\.\d+)? [MG]i?B"), "…"),
-    (re.compile(r"BIREME_JOB', '\w+|BIREME_JOB=\w+|RUN_ID', '\w+|RUN_ID=\w+|bireme-\w+/|MASTER_PORT\W+\d+"), "…"),
+    (re.compile(r"BIREME_JOB', '\w+|BIREME_JOB=\w+|RUN_ID', '\w+|RUN_ID=\w+|bireme-[\w-]+/|MASTER_PORT\W+\d+"), "…"),
     (re.compile(r"bireme: port \d+ is taken: using \d+\n"), ""),
     (re.compile(r"29\d\d\d|Thread-\d+|process \d+"), "…"),
 )
