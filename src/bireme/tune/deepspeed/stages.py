@@ -29,7 +29,7 @@ from bireme.tune.deepspeed.results import PROFILE, ModelInfo, model_info
 from bireme.tune.deepspeed.space import TuningSpace
 from bireme.tune.samplers import make
 from bireme.tune.samplers.model_based import NEGLIGIBLE
-from bireme.tune.samplers.sampler import Observation, Pending, Sampler, SearchBudget, best_of, observe
+from bireme.tune.samplers.sampler import Observation, Pending, Sampler, best_of, observe
 from bireme.tune.space.points import Point, Points, Union, key_of
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Estimates, Proposal
@@ -147,18 +147,18 @@ class Stages:
 
     def _enough(self, stage: _Stage, finished: Measurements, trying: Pending) -> str:
         """Why nothing more is tried in a stage, although points may be left; "" if the section allows more."""
-        runs, budget = self._runs(stage, finished), self._budget(stage)
-        costs = [None if (speed := _speed(finished, run)) is None else -speed for run in runs]
-        own = [cost for run, cost in zip(runs, costs, strict=True) if run.trial.phase == stage.phase]
-        before = [cost for run, cost in zip(runs, costs, strict=True) if run.trial.phase != stage.phase and cost]
-        counted_before = self._spent(stage, finished)
-        reason = SearchBudget(budget.trials).spent([*own, *([None] * (len(trying) + counted_before))])
-        reason = reason or SearchBudget(None, budget.patience).spent([*([min(before)] if before else []), *own])
-        if not reason and self._stops_itself:
+        runs, (trials, patience) = self._runs(stage, finished), self._bounds(stage)
+        own = [_speed(finished, run) for run in runs if run.trial.phase == stage.phase]
+        if trials is not None and len(own) + len(trying) + self._spent(stage, finished) >= trials:
+            return f"the limit of {trials} trials is reached (tuner_num_trials)"
+        before = (_speed(finished, run) or 0.0 for run in runs if run.trial.phase != stage.phase)
+        if patience and (since := without_improvement(own, max(before, default=0.0))) >= patience:
+            return f"no improvement in the last {since} trials (tuner_early_stopping)"
+        if self._stops_itself:
             observed = self._observed(stage, finished)
             if not stage.sampler.promising(stage.points, observed, trying):
                 return f"no remaining configuration is expected to be better by {NEGLIGIBLE:.0%} (model_based)"
-        return reason
+        return ""
 
     def _spent(self, stage: _Stage, finished: Measurements) -> int:
         """How many trials of other stages count against ``tuner_num_trials``."""
@@ -176,12 +176,13 @@ class Stages:
     def _stops_itself(self) -> bool:
         return self.kind == "model_based" and "tuner_early_stopping" not in self._given
 
-    def _budget(self, stage: _Stage) -> SearchBudget:
+    def _bounds(self, stage: _Stage) -> tuple[int | None, int | None]:
+        """How many trials there may be, in all and in a row without an improvement; None: any number."""
         section, given = self.section, self._given
         whole = self.kind == "gridsearch" and stage.phase == "search"
+        endless = (whole and "tuner_early_stopping" not in given) or self._stops_itself
         trials = None if whole and "tuner_num_trials" not in given else section.tuner_num_trials
-        patient = (whole and "tuner_early_stopping" not in given) or self._stops_itself
-        return SearchBudget(trials, None if patient else section.tuner_early_stopping)
+        return trials, None if endless else section.tuner_early_stopping
 
     def left(self, finished: Measurements, pending: Sequence[Trial]) -> int | None:
         """How many trials of the search may still end at most, pending ones included; None if not known yet.
@@ -199,7 +200,7 @@ class Stages:
         trying = {key_of(each.point): each.point for each in pending if each.phase == stage.phase}
         if not trying and self._enough(stage, finished, trying):
             return 0
-        trials = self._budget(stage).trials
+        trials, _ = self._bounds(stage)
         own = sum(run.trial.phase == stage.phase for run in self._runs(stage, finished))
         most = None if trials is None else max(0, trials - own - self._spent(stage, finished) - len(trying))
         if stage.points.size <= _COUNTED:
@@ -253,6 +254,20 @@ class Stages:
             f"warning: gridsearch will try up to {size:,} configurations; "
             "to try fewer, set autotuning.tuner_type to model_based, or autotuning.tuner_num_trials"
         )
+
+
+def without_improvement(speeds: Sequence[float | None], best: float = 0.0) -> int:
+    """How many trials in a row were not better than any before; 0 as long as none has worked.
+
+    Args:
+        speeds: of the trials, in the order of their ends; None: it failed.
+        best: the best speed before them; 0.0: there is none.
+    """
+    since = 0
+    for speed in speeds:
+        since = 0 if (speed or 0.0) > best else since + 1
+        best = max(best, speed or 0.0)
+    return since if best else 0
 
 
 def _known(info: ModelInfo) -> ModelInfo | None:

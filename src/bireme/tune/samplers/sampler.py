@@ -210,26 +210,3 @@ class Grid(Random):
 
     def _order(self, space: Points) -> Iterator[dict[str, object]]:
         return space.points()
-
-
-# -- how much ----------------------------------------------------------------------------------------
-
-
-class SearchBudget(Value):
-    """How many trials in all, and in a row without an improvement (``tuner_early_stopping``); None means no limit."""
-
-    trials: int | None = None
-    patience: int | None = None
-
-    def spent(self, costs: Sequence[float | None]) -> str:
-        """Why the budget is spent, by the costs of all trials in the order of their ends; "" if it is not."""
-        if self.trials is not None and len(costs) >= self.trials:
-            return f"the limit of {self.trials} trials is reached (tuner_num_trials)"
-        since, best = 0, float("inf")
-        for cost in costs:
-            since = 0 if cost is not None and cost < best else since + 1
-            best = best if cost is None else min(best, cost)
-        # Patience begins with the first trial that worked.
-        if self.patience and best < float("inf") and since >= self.patience:
-            return f"no improvement in the last {since} trials (tuner_early_stopping)"
-        return ""

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import PROFILE, ModelInfo
+from bireme.tune.deepspeed.stages import without_improvement
 from bireme.tune.study.trial import FinishedTrial
 from bireme.tune.study.trial_result import TrialResult
 from tests.unit.tune.deepspeed.machine import MICRO, STAGE, Machine, Tuning, names, play, play_in_parallel
@@ -465,3 +466,21 @@ def test_what_is_left_never_grows(tuning, data, machine, slots, seed, faults):
     rows = play_in_parallel(study, machine, slots, seed, faults, look=look)
     if seen and not study.given_up:
         assert seen[-1] == 0 and rows
+
+
+@pytest.mark.parametrize(
+    ("speeds", "best", "since"),
+    [
+        ([1.0, 2.0, 3.0], 0.0, 0),
+        ([2.0, 1.0, 1.0], 0.0, 2),
+        ([2.0, 1.0, 3.0, 1.0], 0.0, 1),
+        ([2.0, None, None], 0.0, 2),
+        ([None, None, None], 0.0, 0),  # nothing has worked yet
+        ([None, 1.0], 0.0, 0),
+        ([2.0, 2.0, 2.0], 0.0, 2),
+        ([1.0, 2.0], 3.0, 2),
+        ([4.0, 1.0], 3.0, 1),
+    ],
+)
+def test_trials_without_an_improvement(speeds, best, since):
+    assert without_improvement(speeds, best) == since

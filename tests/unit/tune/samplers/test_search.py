@@ -12,7 +12,6 @@ import pytest
 
 from bireme.errors import BadInputError
 from bireme.tune.samplers import KINDS, check, make
-from bireme.tune.samplers.sampler import SearchBudget
 from bireme.tune.space.points import Parameter, Space, Union, key_of, shuffled
 from bireme.tune.space.value_lists import read
 from bireme.tune.study.study import Study
@@ -346,28 +345,6 @@ def test_neighbouring_seeds_share_nothing_by_optuna():
 
 
 # -- how much is tried -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("costs", "over"),
-    [
-        ([], ""),
-        ([5.0, 4.0, 3.0, 2.0], ""),
-        ([5.0, 6.0, 6.0], "no improvement in the last"),
-        ([5.0, 6.0, 4.0, 6.0], ""),
-        ([5.0, None, None], "no improvement in the last"),
-        ([None, None, None, None], ""),  # nothing has worked yet
-        ([5.0, 5.0, 5.0], "no improvement in the last"),
-        ([9.0, 8.0, 7.0, 6.0, 5.0], "the limit of 5 trials is reached"),
-    ],
-)
-def test_budget(costs, over):
-    reason = SearchBudget(trials=5, patience=2).spent(costs)
-    assert over in reason and bool(over) == bool(reason)
-
-
-def test_a_budget_without_end():
-    assert SearchBudget().spent([1.0] * 1000) == ""
 
 
 @pytest.mark.slow
