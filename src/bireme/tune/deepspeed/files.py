@@ -23,16 +23,17 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count, pairwise
 
 from bireme import drafts, jsontext
 from bireme.errors import BadInputError, BiremeError
 from bireme.process.kernel import exists
-from bireme.regular_file import read_regular
+from bireme.regular_file import listing, read_regular
 from bireme.tune.deepspeed.command import encoded
 from bireme.tune.deepspeed.config import SECTION
-from bireme.tune.store.folder import PRIVATE, PROBE, SUMMARY, make_folder, prepare, write_command, write_text
+from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, write_command, write_text
 from bireme.value import Value
 
 BEST_CONFIG, BEST_COMMAND = "ds_config_optimal.json", "cmd_optimal.txt"
@@ -74,17 +75,18 @@ class StudyFiles(Value):
         """Create both folders."""
         missing = [folder for folder in (self.results_dir, self.exps_dir) if not os.path.lexists(folder)]
         try:
-            for key, folder in (("results_dir", self.results_dir), ("exps_dir", self.exps_dir)):
+            for key in ("results_dir", "exps_dir"):
                 hint = f"set {SECTION}.{key} to a writable folder on a file system that all nodes share"
-                prepare(folder, hint=hint, where=key)
+                prepare(getattr(self, key), hint=hint, where=key)
         except BadInputError:
             for folder in missing:
-                _remove_empty(folder)
+                with suppress(OSError):
+                    os.rmdir(folder)
             raise
 
     def clear(self) -> None:
         """Remove the files of an earlier study, and nothing else: the folders may contain other files."""
-        for path in (*self._of_results(), *self._of_experiments()):
+        for _, path in self._ours():
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -96,14 +98,13 @@ class StudyFiles(Value):
 
     def first_free(self) -> int:
         """The lowest number for `beside` of which neither folder exists."""
-        folders = (self.beside(number) for number in count(1))
-        taken = (os.path.lexists(each.results_dir) or os.path.lexists(each.exps_dir) for each in folders)
-        return next(number for number, is_taken in enumerate(taken, 1) if not is_taken)
+        folders = ((self.beside(number).results_dir, self.beside(number).exps_dir) for number in count(1))
+        return next(number for number, both in enumerate(folders, 1) if not any(map(os.path.lexists, both)))
 
     @property
     def empty(self) -> bool:
         """Whether the folders hold nothing of a study."""
-        return not (self._of_results() or self._of_experiments())
+        return not any(self._ours())
 
     def move(self, to: StudyFiles) -> str:
         """Move the files of an earlier study, and nothing else: the folders may contain other files.
@@ -115,9 +116,8 @@ class StudyFiles(Value):
             when = time.strftime(" of %Y-%m-%d %H:%M", ended)
         except OSError:
             when = ""
-        moves = [(path, to.results_dir) for path in self._of_results()]
-        moves += [(path, to.exps_dir) for path in self._of_experiments()]
-        for path, folder in moves:
+        for key, path in list(self._ours()):
+            folder = getattr(to, key)
             try:
                 os.makedirs(folder, exist_ok=True)
                 os.rename(path, os.path.join(folder, os.path.basename(path)))
@@ -136,28 +136,30 @@ class StudyFiles(Value):
             words = shlex.split(read_regular(path).decode())
         except (OSError, ValueError):
             return
-        command = [word.replace(old, self.best_config) for word in words]
-        write_command(path, command)
+        write_command(path, [word.replace(old, self.best_config) for word in words])
 
-    def _of_results(self) -> list[str]:
-        """The files and folders of a study in ``results_dir``."""
-        folders = [self.result(name) for name in self.experiments() if os.path.isfile(self.result(name, "exp.json"))]
-        if any(REPEATED in name for name in _names(self._confirmation)):
-            folders.append(self._confirmation)
-        files = [os.path.join(self.results_dir, file) for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND)]
-        return [*folders, *filter(os.path.isfile, files)]
-
-    def _of_experiments(self) -> list[str]:
-        return [self.experiment(name) for name in self.experiments()]
+    def _ours(self) -> Iterator[tuple[str, str]]:
+        """(``results_dir`` or ``exps_dir``, path) of each file and folder of a study in them."""
+        names = self.experiments()
+        for name in names:
+            if os.path.isfile(self.result(name, "exp.json")):
+                yield "results_dir", self.result(name)
+        if any(REPEATED in name for name in listing(self._confirmation)):
+            yield "results_dir", self._confirmation
+        for file in (SUMMARY, BEST_CONFIG, BEST_COMMAND):
+            if os.path.isfile(path := os.path.join(self.results_dir, file)):
+                yield "results_dir", path
+        for name in names:
+            yield "exps_dir", self.experiment(name)
 
     def experiments(self) -> tuple[str, ...]:
         """The names of the experiments in ``exps_dir``, sorted."""
-        files = _names(self.exps_dir)
-        return tuple(file[: -len(".json")] for file in files if file.endswith(".json") and self._is_experiment(file))
+        names = (file.removesuffix(".json") for file in sorted(listing(self.exps_dir)) if file.endswith(".json"))
+        return tuple(name for name in names if name and self._is_experiment(name))
 
-    def _is_experiment(self, file: str) -> bool:
+    def _is_experiment(self, name: str) -> bool:
         try:
-            data = jsontext.loads(read_regular(os.path.join(self.exps_dir, file)))
+            data = jsontext.loads(read_regular(self.experiment(name)))
         except (OSError, ValueError):
             return False
         return isinstance(data, dict) and {"name", "ds_config"} <= set(data)
@@ -234,27 +236,10 @@ def _safe(name: str) -> str:
     return name
 
 
-def _names(folder: str) -> list[str]:
-    """The names in a folder, sorted; none if it cannot be read."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _remove_empty(folder: str) -> None:
-    try:
-        os.rmdir(folder)
-    except OSError:
-        pass
-
-
 # -- stale drafts ----------------------------------------------------------------------------------------
 
 _DRAFT = re.compile(r"(?P<file>.+)\.(?P<pid>\d+)\.[0-9a-f]{12}\.tmp")
-_OF_STUDY = re.compile("|".join(map(re.escape, (PROBE, SUMMARY, BEST_CONFIG, BEST_COMMAND))))
-_OF_EXPERIMENT = re.compile(r"(ds_config|exp|outcome)\.json|cmd\.txt")
-_OF_EXPERIMENTS = re.compile(rf"{re.escape(PROBE)}|.*\.json")
+_OURS = re.compile(r"\.bireme|summary\.txt|(ds_config(_optimal)?|exp|outcome)\.json|cmd(_optimal)?\.txt")
 
 
 def sweep(files: StudyFiles) -> None:
@@ -265,11 +250,10 @@ def sweep(files: StudyFiles) -> None:
     processes are kept. Files that only look like drafts, or cannot be removed, stay.
     """
     above = (files.results_dir, os.path.join(files.results_dir, CONFIRMATION))
-    inner = [os.path.join(folder, name) for folder in above for name in _names(folder)]
-    places = [(files.results_dir, _OF_STUDY), (files.exps_dir, _OF_EXPERIMENTS)]
-    places += [(folder, _OF_EXPERIMENT) for folder in inner if not os.path.islink(folder)]
-    for folder, of in places:
-        for name in _names(folder):
-            found = _DRAFT.fullmatch(name)
-            if found and of.fullmatch(found["file"]) and not exists(int(found["pid"])):
+    inner = [os.path.join(folder, name) for folder in above for name in listing(folder)]
+    for folder in (files.results_dir, files.exps_dir, *(each for each in inner if not os.path.islink(each))):
+        for name in listing(folder):
+            if not (found := _DRAFT.fullmatch(name)) or exists(int(found["pid"])):
+                continue
+            if _OURS.fullmatch(found["file"]) or (folder == files.exps_dir and found["file"].endswith(".json")):
                 drafts.remove(os.path.join(folder, name))

@@ -109,18 +109,6 @@ def read_metrics(path: str) -> Metrics:
     return Metrics(values, "" if values else f"{path} contains no figures")
 
 
-def value_of(metrics: Metrics, name: str) -> tuple[float | None, str]:
-    """(value, "") of a metric of `METRICS`, or (None, reason why it is missing)."""
-    key = METRICS[name].key
-    value = metrics.values.get(key)
-    if value is None:
-        return None, metrics.reason or f"the run did not measure {key!r}"
-    if value <= 0:
-        # Zero means not measured (the flops profiler or a timer did not run). It would win where less is better.
-        return None, f"{key!r} is {value:g}"
-    return value, ""
-
-
 def goal_of(name: str) -> Objective:
     """What a study with this ``autotuning.metric`` compares: by the clock where that measures it."""
     metric = METRICS[name]
@@ -137,11 +125,13 @@ def with_goal(result: TrialResult, name: str, batch: int) -> TrialResult:
     if result.cause != "ok":
         return result
     metric = METRICS[name]
-    value, reason = value_of(Metrics(dict(result.metrics)), name)
+    value = result.metrics.get(metric.key)
     if metric.clocked and result.samples:
         value = result.samples if name == "throughput" else 1e6 * batch / result.samples
-    if value is None:
-        return result.replace(cause="no metric", reason=reason)
+    if value is None or value <= 0:
+        # Zero means not measured (the flops profiler or a timer did not run). It would win where less is better.
+        what = f"the run did not measure {metric.key!r}" if value is None else f"{metric.key!r} is {value:g}"
+        return result.replace(cause="no metric", reason=what)
     return result.replace(metrics={**result.metrics, goal_of(name).name: value})
 
 

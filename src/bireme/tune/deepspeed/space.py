@@ -403,7 +403,7 @@ def _settled(batch: Batch, gas: tuple[int, ...] | None) -> Batch:
 def _divisors(batch: Batch) -> tuple[int, ...]:
     """The micro-batches within the limits that some accumulation extends to the train_batch_size."""
     sizes = range(batch.least, min(batch.most, (batch.total or 0) // batch.parallel) + 1)
-    return tuple(size for size in sizes if not _never(batch, (size,)))
+    return tuple(size for size in sizes if not all(batch.impossible(size, gas) for gas in batch.gas or (None,)))
 
 
 def _possible(batch: Batch, config: Config) -> Batch:
@@ -418,40 +418,25 @@ def _possible(batch: Batch, config: Config) -> Batch:
             where=config.document.where("autotuning", f"max_{TRAIN}"),
         )
     sizes = range(batch.least, batch.most + 1) if batch.micro is None else batch.micro
-    if all(_never(batch, (micro,)) for micro in sizes):
+    misses = {(micro, gas): batch.miss(micro, gas) for micro in sizes for gas in batch.gas or (None,)}
+    if all(why for _, why in misses.values()):
         place = ("autotuning", f"min_{TRAIN}") if batch.micro is None else (MICRO,) if batch.micro else (TRAIN,)
-        raise BadInputError(
-            f"no batch size is possible: {_nearest_miss(batch, sizes)}", where=config.document.where(*place)
-        )
-    micros = {micro: _never(batch, (micro,)) for micro in batch.micro or ()}
-    steps = {gas: _never(batch.replace(gas=(gas,)), sizes) for gas in batch.gas}
+        undivided = 0, f"{TRAIN} {batch.total} cannot be divided among {batch.parallel} ranks"
+        _, nearest = min(misses.values(), key=lambda miss: miss[0], default=undivided)
+        raise BadInputError(f"no batch size is possible: {nearest}", where=config.document.where(*place))
+
+    def never(place: int, size: int) -> str:
+        """Why no combination with a micro-batch (0) or an accumulation (1) is possible; "" if one is."""
+        reasons = [why for pair, (_, why) in misses.items() if pair[place] == size]
+        return "" if "" in reasons else reasons[0]
+
+    micros = {micro: never(0, micro) for micro in batch.micro or ()}
+    steps = {gas: never(1, gas) for gas in batch.gas}
     return batch.replace(
-        micro=None if batch.micro is None else _kept(micros),
-        gas=_kept(steps),
+        micro=None if batch.micro is None else tuple(micro for micro, why in micros.items() if not why),
+        gas=tuple(gas for gas, why in steps.items() if not why),
         dropped=(*filter(None, micros.values()), *(f"{GAS} {gas}: {why}" for gas, why in steps.items() if why)),
     )
-
-
-def _kept(reasons: Mapping[int, str]) -> tuple[int, ...]:
-    return tuple(size for size, reason in reasons.items() if not reason)
-
-
-def _nearest_miss(batch: Batch, sizes: Sequence[int]) -> str:
-    """Why even the combination that comes nearest to the limits is impossible."""
-    pairs = [(micro, gas) for micro in sizes for gas in batch.gas or (None,)]
-    if not pairs:
-        return f"{TRAIN} {batch.total} cannot be divided among {batch.parallel} ranks"
-    return min((batch.miss(*pair) for pair in pairs), key=lambda miss: miss[0])[1]
-
-
-def _never(batch: Batch, sizes: Sequence[int]) -> str:
-    """Why none of these micro-batches is possible with any accumulation; "" if one is."""
-    first = ""
-    for reason in (batch.impossible(micro, gas) for micro in sizes for gas in batch.gas or (None,)):
-        if not reason:
-            return ""
-        first = first or reason
-    return first
 
 
 def _most(config: Config, parallel: int) -> int:

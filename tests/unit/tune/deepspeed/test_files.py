@@ -158,8 +158,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_what_killed_processes_have_left_is_swept_away(files, tmp_path):
     gone, alive = 2**22 + 1, os.getppid()  # above the largest number that a process may have
     left = ["results/.bireme", "results/summary.txt", "results/z0/outcome.json", "exps/.bireme"]
-    left += ["results/z0/cmd.txt", "exps/z0.json"]
-    mine = ["results/notes.txt", "results/z0/model.pt", "exps/notes", "results/z0/.bireme"]
+    left += ["results/z0/cmd.txt", "exps/z0.json", "results/z0/.bireme"]
+    mine = ["results/notes.txt", "results/z0/model.pt", "exps/notes"]
     left, mine = ([f"{name}.{{}}.0123456789ab.tmp" for name in names] for names in (left, mine))
     (tmp_path / "results" / "z0").mkdir()
     for name in (*left, *mine):
