@@ -94,6 +94,7 @@ class DeepSpeedStudy(Adapter):
         self._stages = Stages(self.space, setting.shape.size, capacity=capacity)
         self._files = StudyFiles.at(self.section.results_dir, self.section.exps_dir)
         self._script = digest_of(setting.launch.script, 16)
+        self._measured_names: set[str] = set()  # of running trials that have measured
         self.folders = (self._files.results_dir, self._files.exps_dir)
         share(confirm or CONFIRM)  # a wrong one is refused before anything starts
         self.bounds = {
@@ -190,9 +191,10 @@ class DeepSpeedStudy(Adapter):
         if REPEATED not in name:
             self._files.write_experiment(name, ds_config, **width)
         number = self._numbers.setdefault(name, len(self._numbers))
+        self._measured_names.discard(name)
         slots = reservation.include()
         self._files.write_start(name, ds_config, words, args, exp_id=number, **width, slots=slots)
-        return self._request(name, words).replace(is_measured=lambda: self._is_measured(name), every=_EVERY)
+        return self._request(name, words).replace(end_reason=lambda _: self._end_reason(name), every=_EVERY)
 
     def ds_config(self, trial: Trial, path: str) -> dict[str, object]:
         """The configuration of a trial, a new one each time.
@@ -221,15 +223,18 @@ class DeepSpeedStudy(Adapter):
         steps = _LONGER * first.result.seconds * first.result.samples / self.space.batch_of(trial.point)
         return max(end, self.section.start_profile_step + min(_MOST_STEPS, round(steps)))
 
-    def _is_measured(self, name: str) -> bool:
-        """Whether a run has measured, or is past the steps in which it should have.
+    def _end_reason(self, name: str) -> str:
+        """Why a run is ended: at two looks it has measured, or is past the steps in which it should have.
 
         A DeepSpeed engine that then does not exit, such as the pipeline engine, ignores tuning.
         """
-        if read_metrics(self._file(name, "metrics.json")).values:
-            return True
-        steps = last_step(tail(self._file(name, "stdout.log")))
-        return steps > self.last_step(self._pending[name]) + _SLACK
+        if not read_metrics(self._file(name, "metrics.json")).values:
+            steps = last_step(tail(self._file(name, "stdout.log")))
+            if steps <= self.last_step(self._pending[name]) + _SLACK:
+                return ""
+        seen = name in self._measured_names
+        self._measured_names.add(name)
+        return "it continued past end_profile_step and was ended" if seen else ""
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -241,7 +246,7 @@ class DeepSpeedStudy(Adapter):
         else:
             metrics = read_metrics(self._file(name, "metrics.json"))
             figures, reason = metrics.values, metrics.reason
-        if end.is_measured:
+        if end.end_reason:
             return self._ended_by_us(name, end, figures, reason)
         if REPEATED in name and self.metric.clocked and self._samples(name) is not None:
             reason = ""  # with too little data for more steps, the clock has measured what there was
@@ -262,7 +267,7 @@ class DeepSpeedStudy(Adapter):
         if reason:
             return TrialResult(
                 cause="no metric",
-                reason=f"{reason}; it continued past end_profile_step and was ended",
+                reason=f"{reason}; {end.end_reason}",
                 seconds=end.seconds,
             )
         result = TrialResult(cause="ok", seconds=end.seconds, metrics=dict(figures), samples=samples)

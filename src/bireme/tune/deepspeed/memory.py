@@ -73,23 +73,19 @@ def states(model: ModelInfo, layout: Layout) -> int | None:
     if model.params is None:
         return None
     ranks = max(1, layout.world // layout.model_parallel)
+    trained = model.params if model.trainable is None else model.trainable
     width = 2 if layout.half else 4
     kept = 4 * layout.moments + (4 if layout.half else 0)
-    parameters = width * model.params / layout.model_parallel
-    trained = (model.params if model.trainable is None else model.trainable) / layout.model_parallel
-    gradients, optimizer = width * trained, kept * trained
-    if layout.stage >= 1:
-        optimizer /= ranks
-    if layout.stage >= 2:
-        gradients /= ranks
-    if layout.stage >= 3:
-        parameters /= ranks
-    if layout.offload_optimizer and layout.stage >= 1:
-        optimizer = 0
-        gradients = 0 if layout.stage >= 2 else gradients
-    if layout.offload_param and layout.stage >= 3:
-        parameters = 0
-    return round(parameters) + round(gradients) + round(optimizer)
+    parts = (  # bytes, the stage that partitions and offloads them, whether they are offloaded
+        (width * model.params, 3, layout.offload_param),
+        (width * trained, 2, layout.offload_optimizer),
+        (kept * trained, 1, layout.offload_optimizer),
+    )
+    return sum(
+        round(size / layout.model_parallel / (ranks if layout.stage >= least else 1))
+        for size, least, offloaded in parts
+        if not (offloaded and layout.stage >= least)
+    )
 
 
 def cannot_fit(model: ModelInfo, layout: Layout, capacity: int) -> str:

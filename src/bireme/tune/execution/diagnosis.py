@@ -96,9 +96,9 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
         reason: why a required figure is missing; "" if none is.
         stderr: the end of the run's stderr.
     """
-    if end.prune_reason and end.exit_code != OK and (figures or not reason):
-        result = TrialResult(cause="pruned", reason=end.prune_reason, metrics=dict(figures))
-    elif end.prune_reason and end.exit_code != OK:
+    if end.end_reason and end.exit_code != OK and (figures or not reason):
+        result = TrialResult(cause="pruned", reason=end.end_reason, metrics=dict(figures))
+    elif end.end_reason and end.exit_code != OK:
         result = TrialResult(cause="no metric", reason=reason)
     elif end.exit_code == OK and reason and end.report is None:
         words = _our_words(stderr) or "no report, though the run exited with 0: is the disk full?"

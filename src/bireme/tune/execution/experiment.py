@@ -36,10 +36,9 @@ class LaunchRequest(Value):
         stdout, stderr: the files of its output, which are truncated first.
         report: the file of its ``--report``.
         grace: seconds that its ranks get to end after SIGTERM.
-        is_measured: whether the run has measured what it was started for; it is ended if it continues.
-        prune_reason: why the run cannot win any more, and is ended; "" while it may. Called with the seconds since its
-            start.
-        every: seconds between two calls of ``is_measured`` and ``prune_reason``.
+        end_reason: why the run is ended now: it cannot win any more, or has measured and goes on; "" while there is no
+            reason. Called with the seconds since its start.
+        every: seconds between two calls of ``end_reason``.
     """
 
     argv: tuple[str, ...]
@@ -49,8 +48,7 @@ class LaunchRequest(Value):
     stderr: str
     report: str
     grace: float = 10.0
-    is_measured: Callable[[], bool] | None = None
-    prune_reason: Callable[[float], str] | None = None
+    end_reason: Callable[[float], str] | None = None
     every: float = 5.0
 
     @classmethod
@@ -77,16 +75,14 @@ class End(Value):
         report: what its ``--report`` wrote; None if it was killed before.
         seconds: its wall time.
         stopped: whether the tuner stopped it.
-        is_measured: whether it was ended because it had measured what it was started for.
-        prune_reason: why it was ended as it could not win any more; "" if it was not.
+        end_reason: what the request's ``end_reason`` said when it was ended; "" if it was not.
     """
 
     exit_code: int
     report: Mapping[str, object] | None
     seconds: float
     stopped: bool
-    is_measured: bool = False
-    prune_reason: str = ""
+    end_reason: str = ""
 
 
 class Experiment:
@@ -110,13 +106,12 @@ class Experiment:
         self._keep, self._files_limit = keep, files_limit
         self._begin = time.monotonic()
         self._code = 128 + signal.SIGKILL
-        self._stopped = self._measured = False
-        self._prune_reason = ""
+        self._stopped, self._end_reason = False, ""
         self._last_resort: Timer | None = None
         drafts.remove(request.report)
         self._handle: guardian.Handle | None = self._start()
         loop.watch(self._handle.events, self._hear)
-        if request.is_measured is not None or request.prune_reason is not None:
+        if request.end_reason is not None:
             loop.after(request.every, self._look)
 
     def _start(self) -> guardian.Handle:
@@ -164,19 +159,16 @@ class Experiment:
         self._handle.tell("rank", int(signum), "*")
         self._last_resort = self._last_resort or self._loop.after(self._request.grace + _PATIENCE, self.kill)
 
-    def _look(self, seen: bool = False) -> None:
-        """End a run that cannot win any more, or has reported its metrics and is still running at the next check."""
-        if self._handle is None or self._stopped:
-            return
+    def _look(self) -> None:
+        """End the run if there is a reason."""
         request = self._request
-        is_measured = request.is_measured is not None and request.is_measured()
-        if request.prune_reason is not None:
-            self._prune_reason = request.prune_reason(time.monotonic() - self._begin)
-        if self._prune_reason or (is_measured and seen):
-            self._measured = not self._prune_reason
+        if self._handle is None or self._stopped or request.end_reason is None:
+            return
+        self._end_reason = request.end_reason(time.monotonic() - self._begin)
+        if self._end_reason:
             self._end_with(signal.SIGTERM)
         else:
-            self._loop.after(request.every, lambda: self._look(is_measured))
+            self._loop.after(request.every, self._look)
 
     def kill(self) -> None:
         """Kill it at once; its ranks on other nodes end because their channel closes."""
@@ -215,8 +207,7 @@ class Experiment:
             report=read_report(self._request.report),
             seconds=time.monotonic() - self._begin,
             stopped=self._stopped,
-            is_measured=self._measured and not self._stopped,
-            prune_reason="" if self._stopped else self._prune_reason,
+            end_reason="" if self._stopped else self._end_reason,
         )
         self._on_end(end)
 

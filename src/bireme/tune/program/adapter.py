@@ -228,7 +228,7 @@ class ProgramStudy(Adapter):
         )
         self._memory.begin(name, [slot for _, slots in reservation.places for slot in slots])
         return self._request(name, words).replace(
-            prune_reason=lambda seconds: self._prune_reason(name, seconds),
+            end_reason=lambda seconds: self._prune_reason(name, seconds),
             every=_EVERY_MEMORY if self._measure.memory else _EVERY,
         )
 

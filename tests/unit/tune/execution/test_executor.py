@@ -263,10 +263,10 @@ def test_what_cannot_win_any_more_is_ended_while_it_runs(bench, tmp_path):
     """It is asked again and again, with its seconds; the others are not ended."""
     sleeps = "import time; open('slow.began', 'w').close(); time.sleep(600)"
     made = bench({"slow": sleeps, "fine": "import time; time.sleep(0.3)"})
-    made.client.prune_reason = {
+    made.client.end_reason = {
         "slow": lambda seconds: f"slow after {seconds:.1f} s" if (tmp_path / "slow.began").exists() else "",
         "fine": lambda _: "",
     }
     client = made.run(Task("slow", ONE), Task("fine", ONE))
-    assert client.ends["slow"].prune_reason.startswith("slow after ") and client.ends["slow"].exit_code == 143
-    assert client.ends["fine"].prune_reason == "" and client.ends["fine"].exit_code == 0
+    assert client.ends["slow"].end_reason.startswith("slow after ") and client.ends["slow"].exit_code == 143
+    assert client.ends["fine"].end_reason == "" and client.ends["fine"].exit_code == 0

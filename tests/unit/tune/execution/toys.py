@@ -38,7 +38,7 @@ class Client:
         self.told: list[tuple[str, str, str]] = []
         self.places: dict[str, list[int]] = {}
         self.settle = 0.0
-        self.prune_reason: dict[str, Callable[[float], str]] = {}
+        self.end_reason: dict[str, Callable[[float], str]] = {}
         self.ends: dict[str, End] = {}
 
     def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
@@ -51,7 +51,7 @@ class Client:
             str(self.folder),
             *files,
             grace=1.0,
-            prune_reason=self.prune_reason.get(name),
+            end_reason=self.end_reason.get(name),
             every=0.05,
         )
 
