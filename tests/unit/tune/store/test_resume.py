@@ -19,7 +19,7 @@ from bireme.tune.store.records import StudyRecords
 from bireme.tune.store.resume import ProgramSuccessor, digest_of, restore, resume
 from bireme.tune.study import finalists
 from bireme.tune.study.study import Objective, Study
-from bireme.tune.study.trial import Answer
+from bireme.tune.study.trial import Answer, Trial
 from bireme.tune.study.trial_result import TrialResult
 
 SPACE = Space([Parameter(name="n", choices=(1, 2))])
@@ -135,21 +135,23 @@ def test_means_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
 def test_estimates_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
     """The mean of two programs is that of none, and their difference is no noise."""
     now = identity(digests={"train.py": "3", "c.yaml": "2"})
-    known, _ = resumed(tmp_path, now, ended("a"), ended("b"), ended("d", point={"n": 2}))
+    good = {"cause": "ok", "metrics": {"rate": 70.0}}
+    known, _ = resumed(tmp_path, now, ended("a"), ended("b"), {**ended("d", point={"n": 2}), "ending": good})
     study = Study(SPACE, [Objective("rate")])
     restore(study, known)
     assert study.finished.scores({"n": 1}) == pytest.approx([math.log(5.0)] * 2)
-    for name, rate in (("e", 50.0), ("f", 60.0)):
-        known.take({**ended(name, phase="screen"), "ending": {"cause": "ok", "metrics": {"rate": rate}}})
-    study = Study(SPACE, [Objective("rate")])
-    restore(study, known)
+    assert study._sampler.best(study.finished).value == pytest.approx(70.0)
+    for name, rate in (("e", 150.0), ("f", 60.0)):
+        study.restore(Trial(name, {"n": 1}, "screen"), TrialResult(metrics={"rate": rate}))
+    assert study.finished.scores({"n": 1}) == pytest.approx([math.log(150.0), math.log(60.0)])
+    assert study.finished.noise() == (pytest.approx(math.log(2.5) / math.sqrt(2)), 1)
+    assert study._sampler.best(study.finished).value == pytest.approx(math.sqrt(9000.0))
     estimates = {point["n"]: mean for mean, _, point in finalists.estimates(study._sampler, study.finished)}
-    assert study.finished.scores({"n": 1}) == pytest.approx([math.log(50.0), math.log(60.0)])
-    assert study.finished.noise() == (pytest.approx(math.log(1.2) / math.sqrt(2)), 1)
-    assert study._sampler.best(study.finished).value == pytest.approx(math.sqrt(3000.0))
     assert estimates[1] > math.log(40.0)
     # What is claimed was measured of the program as it is.
-    assert study.finished.scores({"n": 2}) and not study.finished.scores({"n": 2}, earlier=False)
+    rounds = study._first_rounds()
+    assert rounds is not None and rounds.confirmation.finalists == [{"n": 2}]
+    assert [len(rounds.confirmation._searched({"n": n})) for n in (1, 2)] == [2, 0]
 
 
 def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:
