@@ -69,10 +69,15 @@ class Bench:
         return found
 
     def ends(self, journal: Path | None = None) -> dict[str, dict]:
-        """Trial → the record of its end; each ends once."""
-        found = [record for record in self.records(journal) if "end" in record]
-        by_name = {record["end"]: record for record in found}
-        assert len(found) == len(by_name), "nothing ends twice"
+        """Trial → the record of its end; each ends once, unless the study has changed since."""
+        by_name, seen = {}, set()
+        for record in self.records(journal):
+            if "study" in record:
+                seen.clear()
+            elif "end" in record:
+                assert record["end"] not in seen, "nothing ends twice"
+                by_name[record["end"]] = record
+                seen.add(record["end"])
         return by_name
 
     def causes(self) -> dict[str, str]:

@@ -256,6 +256,22 @@ def test_an_edited_program_keeps_what_its_search_has_measured(bench):
     assert len(re.findall(r"^best(?: so far)?: n=4 ", again.stdout, re.MULTILINE)) == 1
 
 
+def test_what_timed_out_runs_again_when_it_may_take_longer(bench):
+    program = bench.folder / "program.py"
+    program.write_text(
+        "import os, sys, time\nn = int(sys.argv[1])\n"
+        "time.sleep(60 if n == 2 and not os.path.exists('go') else 0)\nprint('rate:', 10 + n)\n"
+    )
+    words = (*("--param", "n=1,2", *RATE, "--trials", "6", "--grace", "0.5"), "program.py", "{n}")
+    assert "timed out" in bench.tune("--experiment_limit", "6", *words).stdout
+    (bench.folder / "go").touch()
+    (late,) = (name for name, end in bench.ends().items() if end["ending"]["cause"] == "timed out")
+    assert "not taken over" not in bench.tune("--experiment_limit", "6", *words).stdout
+    again = bench.tune("--experiment_limit", "60", *words).stdout
+    assert f"not taken over, because --experiment_limit is longer: {late}\n" in again
+    assert "best" in again and "timed out" not in again.partition("resuming")[2]
+
+
 def test_another_limit_judges_again_what_was_measured(bench):
     words = (*BATCHES, *RATE, "--trials", "3")
     bench.run(*words, "--limit", "rate: {} < 1000000", args=("--batch", "{batch}"))

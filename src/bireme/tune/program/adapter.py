@@ -273,6 +273,7 @@ class ProgramStudy(Adapter):
             "units": dict(readings.units),
             **_in_short(readings),
             **({"notes": list(readings.notes)} if readings.notes else {}),
+            **({"limit": self.setting.limit} if result.cause == "timed out" else {}),
             "parts": parts,
         }
 
