@@ -388,7 +388,7 @@ def tuned(project: Project, *words: str) -> str:
     command = bireme("tune", "--ship", *where, *words)
     done = project.login.run(command, cwd=f"{PROJECT}/sub", env={"XDG_CACHE_HOME": CACHE}, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -396,8 +396,10 @@ def test_a_study(project: Project) -> None:
     """A trial gets its own copy of a file in the copy of the tree, and its figures come home; so does the real job."""
     project.write("sub/measured.py", MEASURED)
     project.write("sub/conf.json", '{"a": {"size": 1}}')
+    project.login.run(["mkfifo", f"{PROJECT}/fifo"])
     goal = ("--in", "conf.json:a.size=1,2", "--maximize", "made/{trial}.json:rate", "--trials", "3")
-    tuned(project, *goal, "measured.py", "conf.json")
+    said = tuned(project, *goal, "measured.py", "conf.json")
+    assert said.count("fifo is not sent: only files, folders and links are") == 1
     study = seen_by(project.login, f"{PROJECT}/sub/tuning")
     figures = [json.loads(path.read_text())["rate"] for path in study.glob("trials/*/fetched/made/*.json")]
     assert set(figures) == {1, 2}, figures

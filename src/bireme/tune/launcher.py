@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 from bireme.errors import BadInputError
+from bireme.job import JobSpec, Program
+from bireme.ship import source
 from bireme.tune.execution.adapter import Adapter, RealJob
 from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
@@ -54,6 +57,8 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
     adapter.prepare()
     for folder in adapter.folders if setting.ships else ():
         hide(folder)
+    trials = JobSpec(program=Program(""), ship=source.GIT, ship_limit=sys.maxsize)
+    unsent = source.find(trials, setting.environ).notes if setting.ships else ()
     journal = Journal.open(os.path.join(adapter.folders[0], JOURNAL))
     try:
         with ExperimentsLock(os.path.join(adapter.folders[0], adapter.lock)) as lock:
@@ -62,7 +67,7 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
             journal.append({"run": dict(adapter.bounds)}, sync=False)
             notes = [*notes, *adapter.begin(known)]
             callback = show(Living(adapter, known))
-            for note in (journal.note, *notes):
+            for note in (journal.note, *unsent, *notes):
                 callback.note(note)
             if not lock.taken():
                 callback.note("waiting for trials of an earlier tuner to end")
