@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not stop us
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FICLONE = 0x40049409
-DEEPEST = 200
+_DEEPEST = 200
 _BLOCK = 1 << 20
 _HAS_PROC = sys.platform == "linux"
 
@@ -188,7 +188,7 @@ def walk(
         mounts: whether to enter what is mounted there.
     """
     try:
-        if below.count("/") > DEEPEST:  # we have no more descriptors
+        if below.count("/") > _DEEPEST:  # we have no more descriptors
             raise OSError(errno.ENAMETOOLONG, "folders are too deep", below)
         for name in os.listdir(top):
             path = f"{below}/{name}" if below else name

@@ -392,8 +392,7 @@ class Trees:
     def _new_spare(self, made_from: Manifest) -> NewTree | None:
         """A spare tree in the making; ``None``: there can be none."""
         mark = _mark()
-        deep = any(entry.path.count("/") > files.DEEPEST for entry in made_from.entries)
-        return None if deep or not mark else NewTree(self.folder, made_from, mark)
+        return NewTree(self.folder, made_from, mark) if mark else None
 
     def add_spare(self, new: NewTree) -> Iterator[None]:
         """Begin, in steps, a spare tree that gets what a new tree gets."""

@@ -253,13 +253,14 @@ def test_a_folder_that_a_link_has_replaced(place: Path, ignored: bool) -> None:
     assert tree.notes == ("folder/ is not sent: a link has replaced it",)
 
 
-def test_a_link_that_comes_meanwhile(place: Path) -> None:
+@pytest.mark.parametrize("what", ["folder", "folder/data"])
+def test_a_link_that_comes_meanwhile(place: Path, what: str) -> None:
     """After the manifest was made, and before the file is read."""
     elsewhere = outside(place)
     (elsewhere / "data").write_text("evil")
     tree = find()
-    shutil.rmtree(place / "folder")
-    (place / "folder").symlink_to(elsewhere)
+    (place / what).rename(place / "gone")
+    (place / what).symlink_to(elsewhere / what.removeprefix("folder").lstrip("/"))
     with pytest.raises(OSError, match="'folder/data'"):
         contents(tree, (0, 1), 100)
 
@@ -375,14 +376,18 @@ def test_a_wrong_digest_is_forgotten(place: Path) -> None:
     assert find(".", 1 << 30).manifest == before.manifest
 
 
-@pytest.mark.parametrize("change", ["shorter", "gone"])
-def test_a_file_that_changes_while_it_is_sent(place: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"), [("shorter", "it is shorter"), ("gone", "No such"), ("fifo", "no regular")]
+)
+def test_a_file_that_changes_while_it_is_sent(place: Path, change: str, said: str) -> None:
     (place / "x").write_bytes(bytes(10))
     tree = find(".")
     (place / "x").write_bytes(bytes(5))
-    if change == "gone":
+    if change != "shorter":
         (place / "x").unlink()
-    with pytest.raises(OSError, match="it is shorter" if change == "shorter" else "No such file"):
+    if change == "fifo":
+        os.mkfifo(place / "x")
+    with pytest.raises(OSError, match=said):
         contents(tree, (0, 1), 100)
 
 
