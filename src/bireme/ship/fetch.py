@@ -170,11 +170,8 @@ class Fetching:
     """One run of ``--fetch``.
 
     Args:
-        patterns: the values of ``--fetch``.
-        agents: those that may send files.
         in_tree: whether ranks run in a tree of ``--ship``, of which only what is new or changed comes home.
         missing: why other nodes send none, by name.
-        say: shows a message, of this level.
         on_done: called with the name of a node that has sent all that is wanted of it.
         on_end: called at the end, with "" or what could not be fetched.
     """

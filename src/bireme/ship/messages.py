@@ -138,7 +138,6 @@ class Outgoing:
     """Sends pieces over a channel, no more of them ahead than the other side grants.
 
     Args:
-        channel: the channel.
         on_error: called when a file cannot be sent; returns whether to go on with the next file.
     """
 

@@ -420,8 +420,6 @@ class Shipment:
     """Sends what agents need of one tree, over their channels and beside everything else.
 
     Args:
-        tree: the tree.
-        say: shows a message, of this level.
         on_failure: called with the reason when a file was changed meanwhile.
     """
 

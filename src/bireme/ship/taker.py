@@ -39,10 +39,7 @@ class TreeTaker:
     """Gets the tree of one job.
 
     Args:
-        loop: the event loop.
         ask: the message that offers the tree.
-        environ: the agent's environment.
-        send: sends a message to the runner.
         on_done: called with the message as it is in the tree, and with "" or the reason why there is no tree.
     """
 

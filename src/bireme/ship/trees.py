@@ -53,8 +53,6 @@ class HeldTree(Value):
 
     Attributes:
         folder: the path of its folder.
-        manifest: what was sent.
-        lock: a descriptor.
         is_spared: whether there is a spare tree that has the same.
     """
 
@@ -106,8 +104,6 @@ class NewTree:
     """A tree in the making. It is removed by :meth:`close` unless it was finished.
 
     Args:
-        folder: of all trees.
-        made_from: what the tree will hold.
         mark: the time of its files if it is a spare tree; 0: now.
     """
 
@@ -283,11 +279,7 @@ class NewTree:
 
 
 class Trees:
-    """All trees of one user on this node.
-
-    Args:
-        cache: Bireme's folder in the user's cache.
-    """
+    """All trees of one user on this node, in Bireme's folder of the user's cache."""
 
     def __init__(self, cache: str) -> None:
         self.folder = os.path.join(cache, "ship")
