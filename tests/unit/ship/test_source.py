@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -360,6 +361,23 @@ def test_a_mapped_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatc
         first = find(".").manifest.digest
         mapped[:] = b"behind"
         assert find(".").manifest.digest != first
+
+
+def test_a_mapped_file_in_memory_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write to it ever changes its times, so its digest is not kept."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], capture_output=True, text=True, check=False).stdout
+    if kind != "tmpfs\n":
+        pytest.skip("/dev/shm is not in memory")
+    monkeypatch.setattr(source, "_SETTLED", 0)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.chdir(folder)
+        Path("data").write_bytes(b"before")
+        with open("data", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[:] = b"middle"
+            first = find(".").manifest.digest
+            mapped[:] = b"behind"
+            assert find(".").manifest.digest != first
+        monkeypatch.chdir(place)
 
 
 @pytest.mark.usefixtures("old")
