@@ -58,8 +58,9 @@ def remove(path: str) -> None:
 def remove_left_behind(path: str) -> None:
     """Remove the folders of this user's dead jobs that lie beside this one."""
     beside, name = os.path.split(path)
+    alike = name.rpartition("-")[0] + "-"
     for other in listing(beside):
-        if other != name and other.startswith(name.rpartition("-")[0] + "-"):
+        if other.startswith(alike) and other != name:
             place = os.path.join(beside, other)
             try:
                 is_ours = os.lstat(place).st_uid == os.geteuid()
