@@ -29,7 +29,7 @@ from bireme.resources.own_name import INTERFACE_VARIABLES
 from bireme.result import outcome
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
-from bireme.ship import messages as ship_messages
+from bireme.ship import conversation as ship_messages
 from tests.conftest import clean_environ
 from tests.test_layers import LAYERS
 

@@ -6,14 +6,14 @@ state         it may send            it leaves the state by
 waiting       nothing                ``begin``: its session is started → connecting
 connecting    `Hello`                ``fit`` → ready, ``fail`` → failed, ``ship`` → shipping
 shipping      what it needs of a     ``shipped`` → connecting
-              tree (`bireme.ship.messages`)
+              tree (`bireme.ship.conversation`)
 ready         `Probed`               ``probed`` → probed, ``start`` → running, ``idle`` → over
 probed        nothing of its own     ``start`` → running, ``idle`` → over
 running       about its ranks        ``over`` → over
 over          nothing of its own     ``fetch`` → fetching
 fetching      files that the job     ``fetched`` → over
               brings home
-              (`bireme.ship.messages`)
+              (`bireme.ship.conversation`)
 failed        nothing of its own
 lost          nothing at all
 ============  =====================  ==================================================================

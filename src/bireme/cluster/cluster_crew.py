@@ -307,8 +307,8 @@ class ClusterCrew(Crew):
             self.nodes.leave()
 
     def _fetch(self) -> None:
+        from bireme.ship.conversation import Digests, Found, Skipped
         from bireme.ship.fetch import Fetching
-        from bireme.ship.messages import Digests, Found, Skipped
 
         self._session.settle()
         there = [member for member in self.members if member.state == "over"]

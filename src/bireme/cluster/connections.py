@@ -182,7 +182,7 @@ class NodeConnections:
         """The messages that an agent may send."""
         if self._job.tree is None and not self._job.spec.fetch:
             return messages.FROM_AGENT
-        from bireme.ship.messages import FROM_AGENT
+        from bireme.ship.conversation import FROM_AGENT
 
         return {**messages.FROM_AGENT, **FROM_AGENT}
 
@@ -269,7 +269,7 @@ class NodeConnections:
         self.answers.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.ship.messages import Need, Shipped, Wrong
+        from bireme.ship.conversation import Need, Shipped, Wrong
         from bireme.ship.source import Shipment
 
         self._shipment = shipment = Shipment(

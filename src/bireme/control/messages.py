@@ -45,8 +45,8 @@ _VALID: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 class Message(Value):
     """Base of all messages."""
 
-    of_tree = False  # a message of `bireme.ship.messages`: it needs a `TreeOffer`
-    of_fetch = False  # a message of `bireme.ship.messages`: it answers a `Fetch`
+    of_tree = False  # a message of `bireme.ship.conversation`: it needs a `TreeOffer`
+    of_fetch = False  # a message of `bireme.ship.conversation`: it answers a `Fetch`
 
     def check(self) -> str:
         """What is wrong with the values of the fields, beyond their types; "" if they are valid."""
@@ -78,7 +78,7 @@ class Piece(Value):
 
 class TreeOffer(Value):
     """A tree of files, of which the ranks run in a copy. An agent that has no copy asks for it
-    (`bireme.ship.messages`).
+    (`bireme.ship.conversation`).
 
     Attributes:
         digest: the SHA-256 of its manifest.
@@ -180,7 +180,7 @@ class Ping(Message):
 
 
 class Fetch(Message):
-    """Find the files below the ranks' working directory that match (`bireme.ship.messages`).
+    """Find the files below the ranks' working directory that match (`bireme.ship.conversation`).
 
     Attributes:
         mark: a file in the runner's working directory; "": there is none.

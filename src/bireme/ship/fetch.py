@@ -1,6 +1,6 @@
 """Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
 
-`bireme.ship.messages` has the conversation. What the agents say is checked: a name that was not asked for, or more
+`bireme.ship.conversation` has the conversation. What the agents say is checked: a name that was not asked for, or more
 contents than that, is a `ProtocolError` and costs the node. Each folder here is opened by itself, without following a
 link that is in its place, and a file is a draft until it is complete.
 """
@@ -16,10 +16,10 @@ from bireme import drafts
 from bireme.control.messages import Fetch, Taken, Want
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.pool import listed
-from bireme.ship import files
+from bireme.ship import inside
+from bireme.ship.conversation import GRANT, MOST, WINDOW
 from bireme.ship.fetch_sender import first_match, parse
 from bireme.ship.manifest import shown
-from bireme.ship.messages import GRANT, MOST, WINDOW
 from bireme.ship.source import as_text
 from bireme.value import Value
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from bireme.control.messages import Piece
+    from bireme.ship.conversation import Digests, Found, Skipped
     from bireme.ship.manifest import Entry
-    from bireme.ship.messages import Digests, Found, Skipped
     from bireme.ship.source import Receiver
 
     Here: TypeAlias = Literal["nothing", "same", "older", "newer"]
@@ -92,20 +92,20 @@ class HomeDraft:
         os.makedirs(coming.base, exist_ok=True)
         top = os.open(coming.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._home = files.open_folder(top, below, make=True)
+            self._home = inside.open_folder(top, below, make=True)
         except NotADirectoryError:  # also for a link
             raise HomeError(f"a part of {os.path.join(coming.base, below)} is a link or a file here") from None
         finally:
             os.close(top)
         try:
-            self._fd = files.create(self._home, self._name, coming.file)
+            self._fd = inside.create(self._home, self._name, coming.file)
         except (OSError, ValueError):
             os.close(self._home)
             raise
 
     def write(self, data: memoryview, at: int) -> None:
         """Write data to this place."""
-        files.write(self._fd, data, at)
+        inside.write(self._fd, data, at)
 
     def finish(self, umask: int, written: set[tuple[int, int]]) -> None:
         """Give it its permissions, time and name.
@@ -156,7 +156,7 @@ class _Node:
         self.listed = self.shared = self.gone = False
         self.asked: deque[int] = deque()
         self.coming: deque[Coming] = deque()
-        self.incoming = files.Incoming()
+        self.incoming = inside.Incoming()
         self.steps: Generator[None, None, None] | None = None
         self.taken = self.weight = 0
 

@@ -7,8 +7,8 @@ import stat
 from fnmatch import fnmatchcase
 
 from bireme.errors import BadInputError, ProtocolError
-from bireme.ship import files
-from bireme.ship.messages import AT_ONCE, MOST, Digests, Found, Outgoing, Skipped, in_steps
+from bireme.ship import inside
+from bireme.ship.conversation import AT_ONCE, MOST, Digests, Found, Outgoing, Skipped, in_steps
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bireme.control.channel import Channel
     from bireme.control.messages import Fetch, Want
     from bireme.loop import Loop
-    from bireme.ship.files import Item
+    from bireme.ship.inside import Item
     from bireme.ship.manifest import Entry
 
     Rests: TypeAlias = frozenset[tuple[str, ...]]
@@ -134,7 +134,7 @@ class FetchSender:
         if want.digests:
             in_steps(self._loop, self._hash(wanted))
         else:
-            self._out.send(lambda buffer: files.contents(self._top, wanted, buffer))
+            self._out.send(lambda buffer: inside.contents(self._top, wanted, buffer))
 
     def grant(self, size: int) -> None:
         """Let this many more bytes be sent."""
@@ -152,9 +152,9 @@ class FetchSender:
             return frozenset().union(*(rests(parts, path) for parts in patterns))
 
         try:
-            self._top = os.open(self._folder, files.FOLDER)
+            self._top = os.open(self._folder, inside.FOLDER)
             enters = lambda path: bool(left(path))  # noqa: E731
-            for item in files.walk(self._top, enters=enters, on_error=self._complain):
+            for item in inside.walk(self._top, enters=enters, on_error=self._complain):
                 yield
                 path, _, _, there = item
                 if () in left(path):
@@ -178,9 +178,9 @@ class FetchSender:
     def _note(self, item: Item) -> Iterator[None]:
         path = item[0]
         try:
-            if path in self._sent and (yield from files.is_same(self._sent[path], item)):
+            if path in self._sent and (yield from inside.is_same(self._sent[path], item)):
                 return
-            entry = files.entry_of(item)
+            entry = inside.entry_of(item)
         except OSError as error:
             self._complain(path, error)
             return
@@ -197,9 +197,9 @@ class FetchSender:
         digests: list[str] = []
         for place, entry in enumerate(wanted, 1):
             try:
-                fd = files.open_file(self._top, entry.path)
+                fd = inside.open_file(self._top, entry.path)
                 try:
-                    digests.append((yield from files.digest_of(fd, entry)))
+                    digests.append((yield from inside.digest_of(fd, entry)))
                 finally:
                     os.close(fd)
             except OSError:

@@ -19,9 +19,9 @@ from bireme.errors import BadInputError, ProtocolError
 from bireme.regular_file import open_regular
 from bireme.resources.ownership import cache_folder, keep, reason_to_pass_over
 from bireme.resources.pool import listed
-from bireme.ship import files, manifest
+from bireme.ship import inside, manifest
+from bireme.ship.conversation import WINDOW, Outgoing
 from bireme.ship.manifest import prefixes, shown
-from bireme.ship.messages import WINDOW, Outgoing
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from bireme.control.channel import Channel
     from bireme.control.messages import Message, Taken
     from bireme.job import JobSpec
-    from bireme.ship.files import Item
+    from bireme.ship.conversation import Need, Wrong
+    from bireme.ship.inside import Item
     from bireme.ship.manifest import Entry, Manifest
-    from bireme.ship.messages import Need, Wrong
 
     class Receiver(Protocol):
         """An agent."""
@@ -95,12 +95,12 @@ class SourceTree(Value):
     def contents(self, spans: Sequence[int], buffer: memoryview) -> Iterator[int | OSError]:
         """The contents of these files, as `files.contents`."""
         try:
-            top = os.open(self.roots[0], files.FOLDER)
+            top = os.open(self.roots[0], inside.FOLDER)
         except OSError as error:
             yield error
             return
         try:
-            yield from files.contents(top, self.entries(spans), buffer)
+            yield from inside.contents(top, self.entries(spans), buffer)
         finally:
             os.close(top)
 
@@ -115,7 +115,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
-    top, left = os.open(root, files.FOLDER), dict[str, str]()
+    top, left = os.open(root, inside.FOLDER), dict[str, str]()
     try:
         also = [_also(root, path) for path in spec.ship_also]
         found, stats = _look_at(_items(top, environ if spec.ship == GIT else None, also, left), left)
@@ -201,7 +201,7 @@ def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, st
     """
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     try:
-        folder = files.open_folder(top, below)
+        folder = inside.open_folder(top, below)
         try:
             if below:
                 os.stat(".git", dir_fd=folder)
@@ -240,7 +240,7 @@ def _items(top: int, environ: Mapping[str, str] | None, also: Iterable[str], lef
     add(also)
     if environ is not None:
         add(_of_git(top, "", environ, left))
-    for item in files.walk(top, enters=enters, on_error=_refuse_closed):
+    for item in inside.walk(top, enters=enters, on_error=_refuse_closed):
         path, _, name, there = item
         mode = there.st_mode
         if stat.S_ISLNK(mode) and path in folders:
@@ -281,7 +281,7 @@ def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Ent
         if (there.st_dev, there.st_ino) in own:
             continue
         try:
-            entry = files.entry_of(item)
+            entry = inside.entry_of(item)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -343,7 +343,7 @@ def _digests(
     """The digests of files by path, from the cache where a file is as it was; of many bytes, by several threads."""
     store, now, timeless = _store(root, environ), time.time_ns(), _timeless_devices()
     known = _load(store)
-    rows = {path: [*files.stamp_of(there)] for path, there in stats.items()}
+    rows = {path: [*inside.stamp_of(there)] for path, there in stats.items()}
     digests = {path: known[path][-1] for path, stamp in rows.items() if known.get(path, [])[:-1] == stamp}
     fresh = [found[path] for path in rows if path not in digests]
     hashed: Callable[[Entry], str] = lambda entry: _hashed(top, entry)  # noqa: E731
@@ -367,10 +367,10 @@ def _digests(
 def _hashed(top: int, entry: Entry) -> str:
     """The SHA-256 of what a file had at first, of which there may be more by now."""
     try:
-        fd = files.open_file(top, entry.path)
+        fd = inside.open_file(top, entry.path)
         try:
             digest = hashlib.sha256()
-            for block, _ in files.blocks(fd, entry):
+            for block, _ in inside.blocks(fd, entry):
                 digest.update(block)
             return digest.hexdigest()
         finally:

@@ -1,7 +1,7 @@
 """Gets the tree in which this node's ranks run (``--ship``): that of the job if it is here, or a new one.
 
 A new tree gets what is here already, and the rest from the runner. All this is done in steps of a few milliseconds,
-between which the agent answers its runner. `bireme.ship.messages` has the conversation.
+between which the agent answers its runner. `bireme.ship.conversation` has the conversation.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.ownership import cache_folder
 from bireme.ship import manifest
-from bireme.ship.files import Incoming
-from bireme.ship.messages import GRANT, PAUSE, STEP, Need, Shipped, Wrong
+from bireme.ship.conversation import GRANT, PAUSE, STEP, Need, Shipped, Wrong
+from bireme.ship.inside import Incoming
 from bireme.ship.trees import NewTree, Trees, take_lock
 
 TYPE_CHECKING = False

@@ -22,8 +22,8 @@ import time
 from bireme import drafts
 from bireme.regular_file import open_regular
 from bireme.resources.ownership import make_owned
-from bireme.ship import files, manifest
-from bireme.ship.files import stamp_of
+from bireme.ship import inside, manifest
+from bireme.ship.inside import stamp_of
 from bireme.ship.manifest import ManifestError, prefixes
 from bireme.value import Value
 
@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from bireme.ship.files import Incoming, Stamp
+    from bireme.ship.inside import Incoming, Stamp
     from bireme.ship.manifest import Entry, Manifest
 
 OWN = LOCK, MANIFEST, CHANGED = ".lock", ".manifest", ".changed"
@@ -75,9 +75,9 @@ class HeldTree(Value):
         entries = {f"{inner}/{entry.path}": entry for entry in self.manifest.entries}
         folders = {inner, *(f"{inner}/{part}" for entry in entries.values() for part in prefixes(entry.folder))}
         found: dict[str, Stamp] = {}
-        top = os.open(self.folder, files.FOLDER)
+        top = os.open(self.folder, inside.FOLDER)
         try:
-            for item in files.walk(top, mounts=False):
+            for item in inside.walk(top, mounts=False):
                 yield
                 path, _, name, there = item
                 entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
@@ -86,7 +86,7 @@ class HeldTree(Value):
                         return None
                     continue
                 own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
-                if not own and (entry is None or not (yield from files.is_same(entry, item))):
+                if not own and (entry is None or not (yield from inside.is_same(entry, item))):
                     return None
                 found[path] = stamp_of(there)
         except OSError:
@@ -138,8 +138,8 @@ class NewTree:
             kept = []
         for path in kept:
             del self.missing[path]
-        self.top = os.open(self.path, files.FOLDER)
-        yield from files.remove(self._folder, SPARE)
+        self.top = os.open(self.path, inside.FOLDER)
+        yield from inside.remove(self._folder, SPARE)
         made = set()
         for entry in self.manifest.entries:
             yield
@@ -156,9 +156,9 @@ class NewTree:
         known = self.manifest if text == self.manifest.text else manifest.read(text)
         folders = {part for entry in self.manifest.entries for part in prefixes(entry.folder)}
         mark, entries, kept = _mark(), {entry.path: entry for entry in known.entries}, []
-        top = os.open(f"{spare}/{self.manifest.name}", files.FOLDER)
+        top = os.open(f"{spare}/{self.manifest.name}", inside.FOLDER)
         try:
-            for path, holder, name, there in files.walk(top, mounts=False):
+            for path, holder, name, there in inside.walk(top, mounts=False):
                 yield
                 entry = self.missing.get(path)
                 if stat.S_ISDIR(there.st_mode):
@@ -178,20 +178,20 @@ class NewTree:
         """Copy, in steps, what is missing from a tree that has it."""
         there = {_content(entry): entry.path for entry in source.manifest.entries if entry.data}
         try:
-            top = os.open(source.path, files.FOLDER)
+            top = os.open(source.path, inside.FOLDER)
         except OSError:  # ranks have removed it
             return
         try:
             for entry in [*self.missing.values()]:
                 yield
                 try:
-                    fd = files.open_file(top, there[_content(entry)])
+                    fd = inside.open_file(top, there[_content(entry)])
                 except (OSError, KeyError):
                     continue
                 right = False
                 try:
                     self._open(entry)
-                    right = yield from files.copy(fd, self._file, entry)
+                    right = yield from inside.copy(fd, self._file, entry)
                 finally:
                     os.close(fd)
                     self._close(entry, right=right)
@@ -204,7 +204,7 @@ class NewTree:
         self._both(lambda tree: tree._open(entry))
         try:
             right = yield from incoming.data_of(
-                entry, lambda data, at: self._both(lambda tree: files.write(tree._file, data, at))
+                entry, lambda data, at: self._both(lambda tree: inside.write(tree._file, data, at))
             )
         finally:
             self._both(lambda tree: tree._close(entry, right=right))
@@ -227,7 +227,7 @@ class NewTree:
 
     def _open(self, entry: Entry) -> None:
         """Create a file or link."""
-        self._file = files.create(self.top, entry.path, entry)
+        self._file = inside.create(self.top, entry.path, entry)
 
     def _close(self, entry: Entry, *, right: bool = True) -> None:
         """Give a file its permissions and its time, if it has all its data; else remove it."""
@@ -272,7 +272,7 @@ class NewTree:
             self._end_file()
             if self.top >= 0:
                 os.close(self.top)
-            for _ in files.remove(*os.path.split(self._folder)):
+            for _ in inside.remove(*os.path.split(self._folder)):
                 pass
             os.close(self._lock)
             self._lock = -1
@@ -415,7 +415,7 @@ class Trees:
         for name in self._newest(lambda name: name.startswith(SPARE), LOCK)[NEWEST:]:
             old = f"{os.urandom(6).hex()}{TEMPORARY}"  # so that nobody takes it meanwhile
             os.rename(f"{self.folder}/{name}", f"{self.folder}/{old}")
-            yield from files.remove(self.folder, old)
+            yield from inside.remove(self.folder, old)
         yield from self.clean()
 
     # -- cleaning --------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ class Trees:
             if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or os.stat(path).st_mtime > time.time() - _ABANDONED):
                 return
             if os.path.isdir(path):
-                yield from files.remove(self.folder, name)
+                yield from inside.remove(self.folder, name)
             else:
                 drafts.remove(path)
         except OSError:
@@ -463,9 +463,9 @@ def _remove_unchanged(held: HeldTree) -> Iterator[None]:
         held = held.replace(folder=held.folder + _OLD)
     inner = f"{held.manifest.name}/"
     below = {path.removeprefix(inner): stamp for path, stamp in known.items() if path.startswith(inner)}
-    yield from files.remove(held.folder, held.manifest.name, below)
+    yield from inside.remove(held.folder, held.manifest.name, below)
     if not os.path.lexists(held.path):  # else the manifest is still needed
-        yield from files.remove(*os.path.split(held.folder), known)
+        yield from inside.remove(*os.path.split(held.folder), known)
 
 
 def _content(entry: Entry) -> tuple[object, ...]:

@@ -25,8 +25,8 @@ from bireme.control.messages import (
     to_json,
 )
 from bireme.errors import ProtocolError
-from bireme.ship import messages as ship_messages
-from bireme.ship.messages import Need, Shipped
+from bireme.ship import conversation as ship_messages
+from bireme.ship.conversation import Need, Shipped
 from tests.unit.control import examples
 
 TO_RUNNING = ("begin", "fit")

@@ -11,10 +11,10 @@ import pytest
 
 from bireme.control.messages import Fetch, Message, Piece, Want
 from bireme.errors import BadInputError, ProtocolError
+from bireme.ship.conversation import Digests, Found, Skipped
 from bireme.ship.fetch import Coming, Fetching, HomeDraft, HomeError
 from bireme.ship.fetch_sender import first_match, parse
 from bireme.ship.manifest import Entry
-from bireme.ship.messages import Digests, Found, Skipped
 
 PATHS = ("a.pt", "out/a.pt", "out/b/c/a.pt", "out/log", "other/out/a.pt")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bireme.job import JobSpec, Program
-from bireme.ship import files as ship_files
+from bireme.ship import inside as ship_files
 from bireme.ship import source
 from tests.unit.ship.test_taker import Taken
 

@@ -21,7 +21,7 @@ from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import source
-from bireme.ship.messages import Need, Wrong
+from bireme.ship.conversation import Need, Wrong
 from bireme.ship.taker import TreeTaker
 from bireme.ship.trees import MANIFEST, NEWEST, SPARE
 from tests.unit.control.examples import ASK
