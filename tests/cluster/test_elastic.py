@@ -18,7 +18,7 @@ from tests.cluster.host import Host
 from tests.cluster.jobs import Jobs, gpus
 from tests.cluster.test_losses import command_of, found, guards
 from tests.cluster.testbed import Testbed
-from tests.conftest import bireme, guards_of
+from tests.conftest import PROGRAMS, bireme, guards_of
 from tests.kit import needs
 
 pytestmark = [
@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 DIGITS = Path(__file__).parents[2] / "examples/elastic_digits.py"
+WATCHED = PROGRAMS / "ends_without_gloo.py"
 NODES = ("node1", "node2", "node3")
 HEARTBEAT = 5.0
 INTERVAL = 2.0
@@ -146,7 +147,7 @@ def test_real_training_goes_on(elastic: Elastic) -> None:
     elastic.hostfile(NODES[:2], 1, 2)
     process = elastic.start(
         *("--min_elastic_nodes", 1, "--max_elastic_nodes", 1),
-        *(DIGITS, "--steps", 120, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
+        *(WATCHED, DIGITS, "--steps", 120, "--delay", 0.1, "--checkpoint", elastic.folder / "digits.pt"),
     )
     elastic.wait(process, r"step   20 .* 1 ranks")
     elastic.testbed["node1"].poweroff()

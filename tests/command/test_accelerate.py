@@ -6,12 +6,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import clean_environ
+from tests.kit.clean_install import once
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 
 # Starts each of the command lines by accelerate's own launcher, in a child, because one import takes seconds.
 THEIRS = """
@@ -120,35 +122,33 @@ num_processes: 2
 }
 
 
+def environ_in(folder: Path) -> dict[str, str]:
+    return clean_environ(PYTHONPATH=str(folder), HF_HOME=str(folder))
+
+
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory):
     """For each command line, by name: its words, and the environment of rank 0 under accelerate."""
     pytest.importorskip("accelerate", reason="accelerate is not installed: see the Makefile")
-    folder = tmp_path_factory.mktemp("accelerate")
-    (folder / "torchao-1.0.dist-info").mkdir()  # so that accelerate believes that it could use FP8
-    (folder / "torchao-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torchao\nVersion: 1.0\n")
-    (folder / "torchao").mkdir()
-    (folder / "torchao" / "__init__.py").touch()
-    (folder / "show.py").write_text(SHOW)
     lines = {name: ("--num_processes", "2", *words) for name, words in WORDS.items()}
-    for name, text in FILES.items():
-        path = folder / f"{name}.yaml"
-        path.write_text(text)
-        lines[f"{name}.yaml"] = ("--config_file", str(path))
+    lines |= {f"{name}.yaml": ("--config_file", f"{name}.yaml") for name in FILES}
     words = [["--main_process_port=0", *line, "show.py", f"theirs-{name}-"] for name, line in lines.items()]
-    environ = {**clean_environ(), "PYTHONPATH": str(folder), "HF_HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", THEIRS],
-        input=json.dumps(words),
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, environ, lines
+
+    def make(folder: Path) -> None:
+        fp8 = folder / "torchao-1.0.dist-info"  # so that accelerate believes that it could use FP8
+        for path in (fp8, folder / "torchao"):
+            path.mkdir(parents=True)
+        (fp8 / "METADATA").write_text("Metadata-Version: 2.1\nName: torchao\nVersion: 1.0\n")
+        (folder / "torchao" / "__init__.py").touch()
+        (folder / "show.py").write_text(SHOW)
+        for name, text in FILES.items():
+            (folder / f"{name}.yaml").write_text(text)
+        words_of_all = {"input": json.dumps(words).encode(), "cwd": folder, "env": environ_in(folder)}
+        done = subprocess.run([sys.executable, "-c", THEIRS], capture_output=True, check=False, **words_of_all)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    folder = once(tmp_path_factory, "accelerate", make)
+    return folder, environ_in(folder), lines
 
 
 @pytest.mark.parametrize("name", [*WORDS, *(f"{name}.yaml" for name in FILES)])

@@ -95,7 +95,7 @@ def test_memory_and_limits_forbid(bench):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_and_continued(bench, sent):
     """What has ended does not run again; what was stopped does."""
-    options = (*BATCHES, *RATE)
+    options = (*BATCHES, *RATE, "--trials", "4")
     args = ("--batch", "{batch}", "--slow", "0.3")
     study = bench.start(*options, args=args, stdout=subprocess.PIPE)
     for line in study.stdout:
