@@ -28,11 +28,12 @@ from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import summary
 from bireme.tune.deepspeed.config import read_config
 from bireme.tune.deepspeed.files import StudyFiles
-from bireme.tune.deepspeed.results import METRICS, read_metrics, read_model_info, value_of
+from bireme.tune.deepspeed.results import METRICS, goal_of, read_metrics, read_model_info, with_goal
 from bireme.tune.execution import diagnosis
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, read_report
 from bireme.tune.metrics.numbers import scaled
+from bireme.tune.study.trial_result import TrialResult
 from tests.conftest import bireme, clean_environ
 
 HARD = {
@@ -176,9 +177,10 @@ def results(folder: Path, data: bytes) -> None:
         (folder / name).write_bytes(data)
     metrics = read_metrics(str(folder / "metrics.json"))
     for name in METRICS:
-        value, reason = value_of(metrics, name)
-        assert (value is None) == bool(reason)
-        assert value is None or scaled(value / METRICS[name].scale, METRICS[name].unit)
+        judged = with_goal(TrialResult(cause="ok", metrics=dict(metrics.values)), name, 1)
+        value = judged.metrics.get(goal_of(name).name, 0.0)
+        assert (judged.cause == "ok") != bool(judged.reason)
+        assert judged.reason or (value > 0 and scaled(value / METRICS[name].scale, METRICS[name].unit))
     info = read_model_info(str(folder / "model_info.json"))
     assert (info.params is None) == bool(info.reason)
 

@@ -21,7 +21,7 @@ from bireme.loop import Loop
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.experiment import LaunchRequest, tail
-from bireme.tune.execution.launch import ResourcePool, Launch
+from bireme.tune.execution.trial_launch import ResourcePool, Launch
 from bireme.tune.execution.slot_scheduler import Scheduler, Task
 from bireme.tune.execution.slot_scheduler import Shape
 

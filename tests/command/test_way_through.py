@@ -54,9 +54,9 @@ command()
         (
             ("-I",),
             ("tune", "--accelerator", "cpu", "--param", "--lr=0.1,0.2", "--maximize", "speed"),
-            ("cli/tune.py", "tune/study/study.py", "tune/program/adapter.py", "process/guardian.py"),
-            71,
-            132,
+            ("cli/tune.py", "tune/study/study.py", "tune/program/program_study.py", "process/guardian.py"),
+            74,
+            139,
         ),
     ],
     ids=["run", "tune"],

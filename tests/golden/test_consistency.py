@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from bireme.planning.masking import MASK, masked_words
-from bireme.tune.deepspeed import adapter as of_deepspeed
+from bireme.tune.deepspeed import deepspeed_study as of_deepspeed
 from bireme.tune.look import read_study, said_of
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.export import study_record, trials_csv

@@ -178,7 +178,7 @@ def _show_program(result: Result) -> None:
     import shlex
 
     from bireme.planning.masking import masked_words
-    from bireme.tune.program.adapter import BEST_COMMAND
+    from bireme.tune.program.program_study import BEST_COMMAND
 
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:

@@ -11,8 +11,8 @@ from bireme.errors import BadInputError
 from bireme.options.table import OPTIONS, select
 from bireme.resources import program
 from bireme.tune.execution.adapter import Setting
-from bireme.tune.execution.launch import Launch, ResourcePool, gpu_memory, resource_pool
 from bireme.tune.execution.slot_scheduler import FreeSlots, Shape
+from bireme.tune.execution.trial_launch import Launch, ResourcePool, gpu_memory, resource_pool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.options.option import Option
-    from bireme.tune.deepspeed.adapter import DeepSpeedStudy
+    from bireme.tune.deepspeed.deepspeed_study import DeepSpeedStudy
     from bireme.tune.define.declarations import Declaration
     from bireme.tune.define.study_file import StudyFile
-    from bireme.tune.program.adapter import ProgramStudy
+    from bireme.tune.program.program_study import ProgramStudy
 
 DECLARES = ("param", "env", "in", "when", "constraint", "default")
 """Options that say what varies."""
@@ -167,7 +167,7 @@ def program_study(parsed: Parsed, environ: Mapping[str, str], declaration: Decla
         declaration: what varies; None: what the command line declares.
     """
     from bireme.tune.define.spec import StudySpec
-    from bireme.tune.program.adapter import ProgramStudy
+    from bireme.tune.program.program_study import ProgramStudy
 
     parsed = _direct(parsed.replace(options=with_accelerator(parsed.options)))
     options = parsed.options
@@ -206,8 +206,8 @@ def deepspeed_study(parsed: Parsed, environ: Mapping[str, str]) -> DeepSpeedStud
     Raises:
         BadInputError: the job cannot be tuned as described; nothing has been started.
     """
-    from bireme.tune.deepspeed.adapter import DeepSpeedStudy
     from bireme.tune.deepspeed.command import find_config
+    from bireme.tune.deepspeed.deepspeed_study import DeepSpeedStudy
 
     options = with_accelerator(parsed.options)
     parsed = parsed.replace(options=options)

@@ -35,8 +35,8 @@ from bireme.tune.deepspeed.results import METRICS, Metric, read_metrics, read_mo
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.experiment import End, LaunchRequest, read_report, tail
-from bireme.tune.execution.launch import Launch, ResourcePool
 from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task, why_impossible
+from bireme.tune.execution.trial_launch import Launch, ResourcePool
 from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL

@@ -10,8 +10,8 @@ from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
 from bireme.ship import source
 from bireme.tune.execution.adapter import Adapter, RealJob
-from bireme.tune.execution.runner import Callback, Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler
+from bireme.tune.execution.study_run import Callback, Conclusion, StudyRun
 from bireme.tune.report.text import summary
 from bireme.tune.report.view import StudyView, view
 from bireme.tune.store.folder import PRIVATE, SUMMARY, ExperimentsLock, hide, write_text

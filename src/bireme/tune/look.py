@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from bireme.errors import BadInputError
-from bireme.tune.deepspeed import adapter as of_deepspeed
-from bireme.tune.program import adapter as of_program
+from bireme.tune.deepspeed import deepspeed_study as of_deepspeed
+from bireme.tune.program import program_study as of_program
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.view import StudyView, view
 from bireme.tune.store import records

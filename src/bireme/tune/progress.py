@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from bireme.logs.console import complain, printable
 from bireme.result.report import duration
-from bireme.tune.execution.runner import Callback
 from bireme.tune.execution.slot_scheduler import SlotReservation
+from bireme.tune.execution.study_run import Callback
 from bireme.tune.launcher import Living
 from bireme.tune.report.text import best_lines, title, to_go
 from bireme.tune.report.view import StudyView, TrialView

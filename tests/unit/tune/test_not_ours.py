@@ -21,7 +21,7 @@ from bireme.tune.execution.experiment import read_report, tail
 from bireme.tune.metrics.metric import parse
 from bireme.tune.metrics.numbers import LEAST, shown
 from bireme.tune.metrics.reader import Reader
-from bireme.tune.program.adapter import ProgramFiles
+from bireme.tune.program.program_study import ProgramFiles
 from bireme.tune.report.export import trials_csv
 from bireme.tune.report.view import Configuration, StudyView, TrialView, short
 from bireme.tune.store.journal import Journal

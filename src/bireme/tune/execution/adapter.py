@@ -11,8 +11,8 @@ from typing import Any
 
 from bireme.logs.lines import SINCE
 from bireme.tune.execution.experiment import End, LaunchRequest
-from bireme.tune.execution.launch import Launch
 from bireme.tune.execution.slot_scheduler import Order, Shape, SlotReservation, Task
+from bireme.tune.execution.trial_launch import Launch
 from bireme.tune.space.points import Point
 from bireme.tune.store.folder import LOCK
 from bireme.tune.store.journal import Journal

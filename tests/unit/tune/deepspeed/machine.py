@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 
-from bireme.tune.deepspeed.adapter import in_common_words, make_study, spaces
+from bireme.tune.deepspeed.deepspeed_study import in_common_words, make_study, spaces
 from bireme.tune.deepspeed.results import ModelInfo, with_goal
 from bireme.tune.deepspeed.space import TuningSpace
 from bireme.tune.deepspeed.stages import Stages

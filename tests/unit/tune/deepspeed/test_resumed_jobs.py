@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.tune.deepspeed.adapter import DeepSpeedSuccessor
+from bireme.tune.deepspeed.deepspeed_study import DeepSpeedSuccessor
 from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.store.folder import write_text
 from bireme.tune.store.journal import Journal

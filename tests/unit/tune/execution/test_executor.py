@@ -12,7 +12,8 @@ import time
 import pytest
 
 from bireme.loop import Loop
-from bireme.tune.execution.executor import ATTEMPTS, Executor
+from bireme.tune.execution.executor import Executor
+from bireme.tune.execution.retries import ATTEMPTS
 from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task
 from tests.unit.tune.execution.toys import Client
 

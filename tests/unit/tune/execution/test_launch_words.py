@@ -13,8 +13,8 @@ from bireme.cli.tune_words import NOT_SHARED, deepspeed_study, words_of
 from bireme.options.option import Option
 from bireme.options.table import select
 from bireme.resources import devices, nvidia
-from bireme.tune.execution.launch import Launch, ResourcePool
 from bireme.tune.execution.slot_scheduler import SlotReservation
+from bireme.tune.execution.trial_launch import Launch, ResourcePool
 from tests.conftest import clean_environ
 
 RUN = select("run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bireme.errors import LOST, UNFIT
-from bireme.tune.execution.executor import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
+from bireme.tune.execution.retries import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
 from bireme.tune.execution.slot_scheduler import Shape, Task, why_impossible
 from bireme.tune.study.trial_result import TrialResult
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import UnfitError
-from bireme.tune.execution.runner import Conclusion, StudyRun
 from bireme.tune.execution.slot_scheduler import Scheduler, Shape, Task
+from bireme.tune.execution.study_run import Conclusion, StudyRun
 from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal, read
 from bireme.tune.store.records import StudyRecords

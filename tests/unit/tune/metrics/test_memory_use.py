@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.tune.metrics.memory import MemoryUse, check
+from bireme.tune.metrics.memory_use import MemoryUse, check
 from bireme.tune.metrics.metric import parse
 from tests.unit.resources.test_devices import nvml as nvml  # a fixture
 
@@ -73,7 +73,7 @@ def test_what_no_look_saw_is_in_the_report() -> None:
 
 USING = """
 import sys, time
-from bireme.tune.metrics.memory import MemoryUse
+from bireme.tune.metrics.memory_use import MemoryUse
 use = MemoryUse(["peak_gpu_memory"], "me")
 use.begin("t", sys.argv[1].split(","))
 print("begun", flush=True)

@@ -32,7 +32,7 @@ from bireme.tune.execution.adapter import Adapter, RealJob, Setting
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, LaunchRequest, tail
 from bireme.tune.execution.slot_scheduler import SlotReservation
-from bireme.tune.metrics import memory as memory_use
+from bireme.tune.metrics import memory_use
 from bireme.tune.metrics.metric import Measure, Readings
 from bireme.tune.metrics.reader import Reader
 from bireme.tune.metrics.warm_up import steady_part

@@ -14,7 +14,8 @@ from bireme.errors import BiremeError, UnfitError
 from bireme.logs.console import is_gone
 from bireme.loop import STOP_SIGNALS, Loop
 from bireme.tune.execution.adapter import Adapter
-from bireme.tune.execution.executor import BACK_OFF, Executor
+from bireme.tune.execution.executor import Executor
+from bireme.tune.execution.retries import BACK_OFF
 from bireme.tune.execution.slot_scheduler import Scheduler, SlotReservation
 from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import TrialResult
@@ -63,7 +64,7 @@ class StudyRun:
     Args:
         trials: whose trials they are; the earlier results are known already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
-        back_off: seconds, see `executor.BACK_OFF`.
+        back_off: seconds, see `retries.BACK_OFF`.
     """
 
     def __init__(
