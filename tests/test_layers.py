@@ -312,7 +312,8 @@ def test_every_module_can_be_imported() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_each_file_of_tests_has_a_name_of_its_own() -> None:
-    """A report names a test by it."""
-    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+@pytest.mark.parametrize(("folder", "pattern"), [(Path(__file__).parent, "test_*.py"), (SRC, "[!_]*.py")])
+def test_each_file_has_a_name_of_its_own(folder: Path, pattern: str) -> None:
+    """A report names a test by it, and a reader a module."""
+    names = [path.name for path in folder.rglob(pattern)]
     assert sorted(names) == sorted(set(names))
