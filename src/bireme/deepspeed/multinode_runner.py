@@ -162,8 +162,11 @@ class _AgentRunner(MultiNodeRunner):
         """The agent's options that the user gave."""
         for option in _AGENT_OPTIONS:
             value = getattr(self.args, option.dest, None)
-            if value not in (None, "", "None", (), False, option.default):
-                yield option.name if option.kind == "flag" else f"{option.name}={value}"
+            if option.kind == "flag":
+                if value:
+                    yield option.name
+            elif value not in (None, "", "None", (), option.default):
+                yield f"{option.name}={value}"
 
     def _send_exports(self, environment: Environment) -> list[str]:
         """Put the exports into ssh's environment; return the beginning of the remote command line."""

@@ -194,6 +194,13 @@ def test_pdsh() -> None:
     assert shell[:4] == expected[:4] and shell[-3:] == expected[-3:]
 
 
+@pytest.mark.parametrize(("given", "said"), [("--grace=0", True), ("--grace=10", False), ("--heartbeat=3", False)])
+def test_agents_get_what_was_given_and_differs(given: str, said: bool) -> None:
+    """Zero is a value too; what concerns the command alone is none of theirs."""
+    told = [word for word in command_of("ssh", given)[2].split() if word.startswith(given.partition("=")[0])]
+    assert bool(told) == said
+
+
 def test_pid_file_of_its_own() -> None:
     """Two jobs never have the same; with --save_pid the user finds it by the number of this process."""
     numbers = {pid_number(command_of("pdsh")) for _ in range(20)}
