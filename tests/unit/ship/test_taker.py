@@ -20,7 +20,7 @@ import pytest
 from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
-from bireme.ship import source
+from bireme.ship import inside, source
 from bireme.ship.conversation import Need, Wrong
 from bireme.ship.taker import TreeTaker
 from bireme.ship.trees import MANIFEST, NEWEST, SPARE
@@ -162,6 +162,28 @@ def test_a_job_gets_its_tree_again(project: Path) -> None:
     second = Taken(project, job="one")
     assert second.path == first.path and not second.asked
     assert content(second.path) == {**WHOLE, "data.txt": b"more data than before"}
+
+
+def test_another_tree_for_the_same_job(project: Path) -> None:
+    """It does not run in the one that is there."""
+    Taken(project, job="one")
+    (project / "data.txt").write_text("new data")
+    assert "Directory not empty" in Taken(project, job="one").problem
+
+
+def test_what_is_written_while_a_tree_is_removed(tmp_path: Path) -> None:
+    """It stays, though all was as it was made a moment before."""
+    same, changed, new = (tmp_path / "tree" / name / "file" for name in ("same", "changed", "new"))
+    for path in (same, changed):
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    known = {f"{path.parent.name}/file": inside.stamp_of(os.lstat(path)) for path in (same, changed)}
+    changed.write_text("a result")
+    new.parent.mkdir()
+    new.touch()
+    for _ in inside.remove(str(tmp_path), "tree", known):
+        pass
+    assert not same.parent.exists() and changed.read_text() == "a result" and new.exists()
 
 
 def by_mmap(path: Path) -> None:
