@@ -92,6 +92,13 @@ def bireme(*args: str | Path) -> list[str]:
     return [sys.executable, "-m", "bireme", *map(str, args)]
 
 
+def run_python(source: str, *args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """Run a text as a program of its own, in a user's environment."""
+    words = [sys.executable, "-c", source, *map(str, args)]
+    given = {"env": clean_environ(), "timeout": 60, **kwargs}
+    return subprocess.run(words, capture_output=True, text=True, check=False, **given)  # type: ignore[call-overload, no-any-return]
+
+
 BEGIN = """
 import sys
 from bireme.isolated import exit_quietly_on_interrupt

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import bireme
 from bireme.job import JobSpec, Program
-from tests.conftest import clean_environ
+from tests.conftest import clean_environ, run_python
 
 BEGIN = """
 import ctypes, json, os, signal, sys, threading
@@ -43,9 +43,7 @@ def state():
 
 def embed(text, **kwargs):
     """Run a program that uses the interface."""
-    return subprocess.run(
-        [sys.executable, "-c", BEGIN + text], env=clean_environ(), capture_output=True, text=True, timeout=60, **kwargs
-    )
+    return run_python(BEGIN + text, **kwargs)
 
 
 def spec(script, *args, **more):

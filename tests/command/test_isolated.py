@@ -18,7 +18,7 @@ from bireme.job import JobSpec, Program
 from bireme.planning.exports import Exports
 from bireme.planning.world import encode_world_info
 from bireme.resources.hostfile import HostEntry
-from tests.conftest import PROGRAMS, clean_environ
+from tests.conftest import PROGRAMS, clean_environ, run_python
 from tests.kit import needs
 from tests.kit.traps import NAMES, Traps
 
@@ -57,7 +57,7 @@ def only_ranks_took(traps: Traps, done: subprocess.CompletedProcess[str], ranks:
 def imported_before(words: str) -> tuple[str, ...]:
     """What Python, or an installer's script, imports before the first statement of ours."""
     code = f"import sys, {words}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True)
+    done = run_python(code)
     return ("sitecustomize", "usercustomize", "bireme", *done.stdout.split())
 
 
@@ -191,12 +191,8 @@ def test_the_environment_of_the_ranks_stays(tmp_path: Path, locale: dict[str, st
 
 def test_modules_are_found_as_a_rank_finds_them(tmp_path: Path) -> None:
     """``-m`` with a module that lies on PYTHONPATH, or among the user's own packages: neither is on our path."""
-    site = subprocess.run(
-        [sys.executable, "-c", "import site; print(site.getusersitepackages())"],
-        env=clean_environ(HOME=str(tmp_path), PYTHONUSERBASE=str(tmp_path / "base")),
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    environ = clean_environ(HOME=str(tmp_path), PYTHONUSERBASE=str(tmp_path / "base"))
+    site = run_python("import site; print(site.getusersitepackages())", env=environ).stdout.strip()
     for place in (tmp_path / "path", Path(site)):
         place.mkdir(parents=True)
     (tmp_path / "path" / "on_path.py").write_text("import argparse  # --local_rank\n")

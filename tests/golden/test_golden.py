@@ -15,14 +15,14 @@ from tests.kit import needs
 pytestmark = needs.modules("numpy", "hjson")
 
 PARTS = 3
-SAMPLE = 16
+SAMPLE = 24
 """Of so many studies one is played."""
 
 STEP = 1 if os.environ.get("BIREME_TEST_GOLDEN") == "all" else SAMPLE
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if STEP == 1 else 300)
+@pytest.mark.timeout(0 if STEP == 1 else 900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_studies_are_as_recorded(part: int) -> None:
     chosen = range(part * STEP, golden.NUMBER, PARTS * STEP)

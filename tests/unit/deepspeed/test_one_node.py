@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.deepspeed import launch, runner
-from tests.conftest import clean_environ
+from tests.conftest import clean_environ, run_python
 
 POOL = OrderedDict([("worker-0", [0, 1, 2, 3]), ("worker-1", [0, 1]), ("worker-2", [0])])
 
@@ -178,9 +178,7 @@ def test_encode_world_info():
 
 def run(text, *args):
     """A program that calls DeepSpeed's names."""
-    return subprocess.run(
-        [sys.executable, "-c", text, *map(str, args)], env=clean_environ(), capture_output=True, text=True, timeout=60
-    )
+    return run_python(text, *args)
 
 
 def test_main_runs_a_job(script):

@@ -13,6 +13,7 @@ import pytest
 from bireme.node.process_tree import ProcessTree
 from bireme.process import guardian, kernel
 from bireme.process.worker import WorkerStart
+from tests.conftest import run_python
 
 STUBBORN = """
 import os, sys, time
@@ -36,9 +37,7 @@ def test_a_farewell_comes_to_an_end(how: str, tmp_path: Path) -> None:
 
     Of an agent that goes on, as between two epochs of an elastic job, nothing is removed: not its pid file.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", STUBBORN, how], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(STUBBORN, how, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("0\n", "")
     assert (tmp_path / "lost").exists() == (how == "lost")
 
@@ -93,9 +92,7 @@ print(words, os.waitpid(handle.pid, 0)[1])
 @pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
 def test_what_a_killed_guardian_leaves_is_asked_to_end(tmp_path: Path) -> None:
     """An engine's children have an end of their own; nobody waits for longer than they take."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(LEFT, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("['up', 'lost', 'swept'] 0\n", "")
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "lost").exists(), "the agent was there"
@@ -218,23 +215,14 @@ print(*(event[1] for event in events if event[0] == "down"))
 @pytest.mark.skipif(sys.platform != "linux", reason="a watcher needs subreapers")
 def test_what_ended_before_the_watcher_is_reported_before_it(tmp_path: Path) -> None:
     """A busy node: the guardian runs again only after a rank has failed and its watcher was killed."""
-    done = subprocess.run(
-        [sys.executable, "-c", HALTED + ALONE], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(HALTED + ALONE, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("['up', 'up', 'down', 'alone']\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
 def test_the_order_in_which_ranks_ended(tmp_path: Path) -> None:
     """A busy node: the guardian runs again only after both have ended, and blames the one that was first."""
-    done = subprocess.run(
-        [sys.executable, "-c", HALTED + ORDER, "watched"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(HALTED + ORDER, "watched", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("1 0\n", "")
 
 

@@ -23,6 +23,7 @@ from bireme.tune.report.text import status_text
 from bireme.tune.report.view import MEASURED, GoalView, StudyClock, TrialView, time_use
 from bireme.tune.store import records
 from bireme.tune.store.journal import Journal
+from tests.conftest import run_python
 from tests.unit.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 
 SECRETS = ("hunter2-of-the-study", "s3cretpassword")
@@ -275,9 +276,7 @@ def test_without_the_packages_of_the_page(folder: Path, package: str) -> None:
     hide = (
         f"import sys; sys.modules['{package}'] = None; from bireme.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", hide, "tune", "report", str(folder)], capture_output=True, text=True, timeout=60
-    )
+    done = run_python(hide, "tune", "report", folder)
     assert done.returncode == 2 and "pip install 'bireme[report]'" in done.stderr
     assert len(done.stderr.splitlines()) == 2
 
