@@ -41,7 +41,7 @@ def read_regular(path: str, flags: int = 0, most: int = _MOST) -> bytes:
 def text_of(path: str) -> str:
     """The text of a file of /proc or /sys without white space around it; "" if it cannot be read."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -92,7 +92,10 @@ def test_start_up_file_that_waits_for_input(jobs: Jobs, home: Path) -> None:
     ]
 
 
-PLANTED = ["others may have planted or can change the Python there: ", "if it is right, name it with --node_python"]
+PLANTED = (
+    f"others may have planted or can change the Python there: {sys.executable}\n",
+    "if it is right, name it with --node_python",
+)
 
 
 @pytest.mark.parametrize("backend", ["ssh", "pdsh"])

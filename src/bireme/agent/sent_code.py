@@ -234,7 +234,7 @@ _CHECK = (
     'case " <owners> $t " in *" $3 "*);;*)[ "$3" = "${i=$(id -u)}" ]||return 1;;esac;'
     "case $1 in l*);;????????w[x-]*)return <anyone>;;"
     '?????w*)case " <groups> $3 " in *" $4 "*);;*)return 1;;esac;;esac;esac;shift;done;};'
-    'c "$1"||{ echo "bireme: others may have planted or can change the Python there: $1" >&2;'
+    'c "$1"||{ echo "bireme: others may have planted or can change the Python there: ${1%%:*}" >&2;'
     'echo "  if it is right, name it with --node_python and --python" >&2;exit 69;};unset IFS;set +f;shift;'
 )
 _EXEC = 'exec "$p" "$@"'

@@ -76,7 +76,8 @@ def main(argv: list[str], carry_out: Callable[[list[str]], int] | None = None) -
     try:
         return (carry_out or _dispatch)(argv)
     except BiremeError as error:
-        complain(str(error))
+        cause = error.__cause__ if error.code == UNFIT else None
+        complain((cause and _shortage(cause)) or str(error))
         return UNFIT if error.code == INTERNAL and isinstance(error.__cause__, OSError) else error.code
     except BrokenPipeError:
         return READER_GONE
@@ -138,7 +139,7 @@ def _help(argv: list[str]) -> int:
     return OK
 
 
-def _shortage(error: Exception) -> str:
+def _shortage(error: BaseException) -> str:
     """What is used up here, and what raises the limit, if that is the reason for an error; else ""."""
     import errno
     import resource

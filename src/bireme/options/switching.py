@@ -51,7 +51,7 @@ _OPTIONS = {
     f"use --time_limit SECONDS for the job; {_SLURM}": "--time",
     # what they write
     "use --log_dir DIR": "--output_filename",
-    "use --log_dir DIR for the ranks' output": "--dir",
+    "use --log_dir DIR for the ranks' output, --results_dir DIR for a study": "--dir",
     "use --log_dir DIR for the output of each rank": "--error",
     "use --log_dir DIR for the output of each rank, or a shell's > FILE": "-o",
     "output is labelled with ranks already; --output raw removes the labels": "--label -l --tag_output -tag_output",

@@ -131,13 +131,9 @@ def reason_to_pass_over(path: str, fd: int = -1) -> str:
     Raises:
         OSError: the file does not exist.
     """
-    from bireme.resources.ownership import who_else_writes  # only where there is such a file
-
     link, found = os.lstat(path), os.stat(path) if fd < 0 else os.fstat(fd)
     for what, owner in (("it", found.st_uid), ("the link", link.st_uid)):
         if owner not in (0, os.geteuid()):
-            from bireme.resources.ownership import name_of
-
             return f"{what} belongs to {name_of(owner)}"
     who = who_else_writes(found)
     return f"{who} can write to it" if who else ""

@@ -246,7 +246,7 @@ def test_few_open_files(tmp_path: Path, command: str, number: int) -> None:
     shell = ["sh", "-c", f'ulimit -n {number}; exec "$@"', "sh", *line]
     done = subprocess.run(shell, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 69 and "Bireme itself failed" not in done.stderr, done.stderr
-    assert "open files" in done.stderr and len(done.stderr.splitlines()) <= 3
+    assert "open files" in done.stderr and "ulimit" in done.stderr and len(done.stderr.splitlines()) <= 3
 
 
 @pytest.mark.parametrize(("limit", "said"), [("-v 60000", "no more memory"), ("-f 0", "cannot be written: File too")])
