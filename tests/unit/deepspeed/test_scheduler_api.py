@@ -112,9 +112,12 @@ def test_what_deepspeed_was_interrupted_in_is_run_again(make, left_by_deepspeed,
 
 def test_the_experiment_is_described_as_by_deepspeed(make):
     manager = make.manager(launch=("--master_port", "29800"))
-    manager.schedule_experiments([make.exp("one")])
+    manager.schedule_experiments(
+        [make.exp("one", master_port=1, launcher_args=["of an earlier run"], args="x", words="y")]
+    )
     manager.run()
     exp = json.loads(make.result("one", "exp.json").read_text())
+    assert (exp["args"], exp["words"]) == ("x", "y")
     assert {"name", "exp_id", "ds_config", "num_gpus", "num_nodes", "hostfile", "result_dir"} <= set(exp)
     assert exp["hostfile"] == "/job/hostfile" and exp["master_port"] == 29800
     assert exp["launcher_args"][-4:] == ["--include", "localhost:0", "--master_port", "29800"]

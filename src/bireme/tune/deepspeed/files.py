@@ -173,7 +173,7 @@ class StudyFiles(Value):
         return path
 
     def write_start(
-        self, name: str, ds_config: Mapping[str, object], words: Sequence[str], args: Sequence[str], **facts: object
+        self, name: str, ds_config: Mapping[str, object], words: Sequence[str], args: Sequence[str], /, **facts: object
     ) -> None:
         """Write the files of an experiment's folder before its start, and remove those of an earlier run.
 
@@ -190,13 +190,13 @@ class StudyFiles(Value):
             "name": name,
             "ds_config": ds_config,
             "result_dir": self.result(name),
+            **facts,
             "master_port": None if port is None else int(port),  # None: the run finds a free one
             "launcher_args": list(launcher_args),
             "user": get_user(),
             "job_id": get_job_id(),
             "ds_config_path": path,
             "ds_config_base64": encoded(ds_config),
-            **facts,
         }
         write_json(path, ds_config)
         write_json(self.result(name, "exp.json"), facts, mode=PRIVATE)  # may contain the script's arguments
