@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch"):
         os.environ.pop("TORCH_EXTENSIONS_DIR", None)
     else:
-        os.environ["TORCH_EXTENSIONS_DIR"] = "/nonexistent/extensions"
+        os.environ["TORCH_EXTENSIONS_DIR"] = "/dev/null/extensions"  # where nothing can be made
 
 
 @pytest.hookimpl(wrapper=True)
