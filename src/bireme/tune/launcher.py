@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
-from bireme.ship import source
-from bireme.tune.execution.adapter import Adapter, RealJob
+from bireme.tune.execution.adapter import Adapter, RealJob, Setting
 from bireme.tune.execution.slot_scheduler import Scheduler
 from bireme.tune.execution.study_run import Callback, Conclusion, StudyRun
 from bireme.tune.report.text import summary
@@ -44,6 +43,14 @@ class Living:
         return view(self.adapter.folders[0], self._known, answer, running=True, hide=False)[0]
 
 
+def _unsent(setting: Setting) -> Sequence[str]:
+    """What the user is to know of files that ``--ship`` does not send; said once, not by each trial."""
+    from bireme.ship import source
+
+    trials = JobSpec(program=Program(""), ship=source.GIT, ship_limit=sys.maxsize)
+    return source.find(trials, setting.environ).notes
+
+
 def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
     """Start or resume a study, and run it to its end.
 
@@ -57,8 +64,7 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
     adapter.prepare()
     for folder in adapter.folders if setting.ships else ():
         hide(folder)
-    trials = JobSpec(program=Program(""), ship=source.GIT, ship_limit=sys.maxsize)
-    unsent = source.find(trials, setting.environ).notes if setting.ships else ()
+    unsent = _unsent(setting) if setting.ships else ()
     journal = Journal.open(os.path.join(adapter.folders[0], JOURNAL))
     try:
         with ExperimentsLock(os.path.join(adapter.folders[0], adapter.lock)) as lock:
