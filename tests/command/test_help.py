@@ -47,3 +47,12 @@ def test_version(stage):
 
     done = stage.run("--version")
     assert (done.returncode, done.stdout) == (0, f"bireme {bireme.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("runn", "did you mean bireme help run?"), ("xyz", "bireme help run, tune, check, drain, or --man")],
+)
+def test_help_on_what_is_no_command(stage, word, hint):
+    done = stage.run("help", word, code=2)
+    assert done.stderr == f"bireme: expected the name of a command\n  {hint}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 
 import bireme
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, did_you_mean
 from bireme.logs.live_rows import size_of
 from bireme.options.table import COMMANDS, SUBCOMMANDS, select
 
@@ -114,7 +114,9 @@ def help_on(words: list[str]) -> str:
         return "\n".join(_manual()) + "\n"
     name = " ".join(word for word in words if word != "--all")
     if name not in (*COMMANDS, *SUBCOMMANDS):
-        raise BadInputError("expected the name of a command", hint=f"bireme help {', '.join(COMMANDS)}, or --man")
+        otherwise = f"bireme help {', '.join(COMMANDS)}, or --man"
+        hint = did_you_mean(name, (*COMMANDS, *SUBCOMMANDS), otherwise, form="bireme help {}")
+        raise BadInputError("expected the name of a command", hint=hint)
     return help_page(name, everything="--all" in words)
 
 
