@@ -62,7 +62,10 @@ def test_what_a_stage_shows_itself_outweighs_what_others_tell():
 
 def test_states_that_fill_the_memory():
     limits = known(GroupLimit(1000), GroupLimit(100), capacity=1000)
-    assert limits.ruled_out(limits.groups[0], 1) and not limits.ruled_out(limits.groups[1], 1)
+    first, second = limits.groups
+    assert limits.ruled_out(first, 1) and not limits.ruled_out(second, 1)
+    first.fits.append(1)
+    assert not limits.ruled_out(first, 1) and limits.ruled_out(first, 2)
 
 
 def test_what_is_likely():

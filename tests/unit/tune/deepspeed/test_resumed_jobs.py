@@ -43,6 +43,13 @@ def folder(tmp_path):
                 journal.append(record)
             journal.close()
 
+        def studies(self) -> int:
+            journal = Journal.open(f"{files.results_dir}/journal")
+            try:
+                return sum("study" in record for record in journal.records)
+            finally:
+                journal.close()
+
         def resume(self, overwrite=True, now=THEN, **other):
             journal = Journal.open(f"{files.results_dir}/journal")
             try:
@@ -78,7 +85,13 @@ def test_what_may_be_another_now_is_run_again(folder, now, again):
     assert past == [cause for cause in causes if cause not in again]
     assert any(note.startswith("not taken over, because ") for note in notes) == bool(again)
     assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
+    edited = now["script"] == "def"
+    assert notes[0].startswith(
+        "resuming the study, now with another content of train.py: " if edited else "resuming the study: "
+    )
+    assert folder.studies() == 1 + edited, "finalists and what is claimed begin anew"
     assert folder.resume(now=now)[0] == past
+    assert folder.studies() == 1 + edited, "which is written once"
 
 
 def test_what_is_claimed_was_measured_of_the_script_as_it_is(folder):
@@ -155,6 +168,19 @@ def test_results_of_another_program_are_moved_too(folder):
     past, (note,) = folder.resume()
     assert past == [] and note.endswith(f"{folder.files.results_dir}.1")
     assert os.path.exists(f"{folder.files.beside(1).result('z0')}/exp.json")
+
+
+def test_results_of_another_program_stay_where_they_may_not_be_overwritten(folder):
+    folder.files.write_experiment("z0", {})
+    assert folder.resume(overwrite=False) == ([], ()) and not folder.files.empty
+
+
+def test_a_finished_study_in_which_nothing_worked_gives_way_where_it_may_not_be_overwritten(folder):
+    folder.leave({"study": STUDY}, end("a", "failed"), OVER)
+    folder.files.write_experiment("a", {})
+    past, (note,) = folder.resume(overwrite=False, args=[])
+    assert past == [] and "in which nothing worked" in note and folder.files.empty
+    assert not os.path.exists(f"{folder.files.results_dir}.1")
 
 
 def test_results_that_cannot_be_moved_stay(folder):

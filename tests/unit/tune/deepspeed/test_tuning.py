@@ -431,6 +431,9 @@ def test_the_default_choices_come_after_the_list(tuning, data):
     rest = [each.trial for each in past if each.trial.phase == "rest"]
     assert rest and {trial.point[STAGE] for trial in rest} == {1}
     assert len([kind for kind in kinds if kind in ("search", "rest")]) <= 30
+    patient = {"fast": False, "tuner_num_trials": 20, "tuner_type": "random", "tuner_early_stopping": None}
+    past = play(tuning(**data, autotuning=patient), Machine(tolls=(0, 0.1, 0.9, 0.9), info=INFO))
+    assert sum(each.trial.phase in ("search", "rest") for each in past) == 20
 
 
 def test_a_large_space(tuning):

@@ -92,6 +92,9 @@ def test_the_difference_is_named(tmp_path: Path, change: dict[str, Any], said: s
 def test_what_has_ended_is_taken_over(tmp_path: Path) -> None:
     known, notes = resumed(tmp_path, identity(), ended("a"), ended("b", "failed"))
     assert list(known.ends) == ["a", "b"]
+    nothing_worked = tmp_path / "nothing worked"
+    nothing_worked.mkdir()
+    assert list(resumed(nothing_worked, identity(), ended("a", "failed"))[0].ends) == ["a"]
     assert notes == (
         "resuming the study: 2 of its trials have ended",
         "1 of them failed and are not run again; remove tuning to start afresh",
@@ -148,6 +151,8 @@ def test_estimates_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
     assert study._sampler.best(study.finished).value == pytest.approx(math.sqrt(9000.0))
     estimates = {point["n"]: mean for mean, _, point in finalists.estimates(study._sampler, study.finished)}
     assert estimates[1] > math.log(40.0)
+    study.restore(Trial("round", {"n": 2}, "confirm", 1), TrialResult(metrics={"rate": 80.0}))
+    assert study.finished.scores({"n": 2}) == pytest.approx([math.log(70.0)]), "rounds are no estimates"
     # What is claimed was measured of the program as it is.
     rounds = study._first_rounds()
     assert rounds is not None and rounds.confirmation.finalists == [{"n": 2}]
