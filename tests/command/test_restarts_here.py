@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.conftest import read_lines
+from tests.conftest import clean_environ, read_lines
 
 FAILS = """
 import os, sys, time
@@ -51,6 +51,16 @@ def test_the_job_is_started_again_until_it_works(job, tmp_path, stage):
         "bireme: restart 1 of 3", "bireme: restart 2 of 3"
     ]  # fmt: skip
     assert "ValueError: no luck in attempt 0" in done.stderr and "ValueError: no luck in attempt 1" in done.stderr
+
+
+def test_a_restart_says_nothing_again(job, tmp_path, stage):
+    (tmp_path / "adam").mkdir()
+    (tmp_path / "adam" / "lock").touch()
+    env = clean_environ(TORCH_EXTENSIONS_DIR=str(tmp_path))
+    said = stage.run(*job("--restarts", 2, until=2), cwd=tmp_path, env=env, code=0).stderr
+    for words in ("is a stale lock of PyTorch", "OMP_NUM_THREADS=", "no accelerator found"):
+        assert said.count(words) <= 1, said
+    assert "is a stale lock of PyTorch" in said
 
 
 def test_one_that_always_fails_ends_with_its_code_and_report(job, tmp_path, stage):

@@ -13,16 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+_named: set[str] = set()
+"""The locks that were named. Later attempts of a job name only new ones, which earlier attempts may have left."""
+
+
 def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """A warning for each stale lock of this user, with the command that removes it.
+    """A warning for each stale lock of this user that was not named yet, with the command that removes it.
 
     Args:
         environ: the environment of the ranks, which says where they compile.
     """
+    new = [path for path in stale(environ) if path not in _named]
+    _named.update(new)
     return tuple(
         f"{path} is a stale lock of PyTorch: ranks that need this extension wait for it forever\n"
         f"  remove it, unless another machine is compiling the extension: {removal(path)}"
-        for path in stale(environ)
+        for path in new
     )
 
 
