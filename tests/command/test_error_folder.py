@@ -55,6 +55,15 @@ def test_what_a_killed_job_leaves_is_removed_by_the_next(stage, script, place):
     assert living.returncode == 0 and [*place.iterdir()] == []
 
 
+@pytest.mark.parametrize(("make", "stays"), [("mkdir", False), ("mkfifo", False), ("makedirs", True)])
+def test_what_a_rank_makes_in_place_of_its_file(stage, script, place, make, stays):
+    """An empty folder goes too. What a rank has put into one is its own."""
+    path = "os.environ['TORCHELASTIC_ERROR_FILE']" + "+ '/folder'" * stays
+    program = script(f"import os\nos.{make}({path})\n")
+    stage.run("run", "-q", "--num_gpus", "2", program, env=clean_environ(TMPDIR=str(place)), code=0)
+    assert bool([*place.iterdir()]) == stays
+
+
 def test_what_a_rank_has_recorded_is_kept_after_the_death_of_the_guardian(stage, script, place):
     """The command reads it later."""
     env = clean_environ(TMPDIR=str(place))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 
 from bireme.regular_file import listing, text_of
 
@@ -40,14 +41,17 @@ def make(path: str) -> int:
 
 
 def remove(path: str) -> None:
-    """Remove the folder, which holds only files; links are not followed (``shutil`` is slow to import)."""
+    """Remove the folder and the files and empty folders in it, whoever has made them; links are not followed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
     try:
         for name in os.listdir(fd):
-            os.unlink(name, dir_fd=fd)
+            if stat.S_ISDIR(os.lstat(name, dir_fd=fd).st_mode):
+                os.rmdir(name, dir_fd=fd)
+            else:
+                os.unlink(name, dir_fd=fd)
         os.rmdir(path)
     except OSError:
         pass
