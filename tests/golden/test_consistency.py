@@ -204,7 +204,7 @@ def views_of(folder: Path) -> Views:
     html = page(study, secrets, NOW, "")
     views = {
         "status": status_text(study, NOW),
-        "status --json": json.dumps(status(study, NOW).as_dict()),
+        "status --json": json.dumps(status(study, NOW)),
         "report --json": json.dumps(study_record(study, NOW)),
         "report --csv": trials_csv(study),
         "summary": summary(study),

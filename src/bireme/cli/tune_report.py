@@ -53,7 +53,7 @@ def _status(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:
     from bireme.tune.report.text import status, status_text
 
     now = time.time()
-    show(_json(status(study, now).as_dict()) if parsed.options["json"] else printable(status_text(study, now)))
+    show(_json(status(study, now)) if parsed.options["json"] else printable(status_text(study, now)))
 
 
 def _report(parsed: Parsed, study: StudyView, secrets: Secrets) -> None:

@@ -77,8 +77,8 @@ def progress(study: StudyView, now: float) -> Spec:
         seconds=f"datum.t / {size}",
         size=42 if len(study.trials) <= _FEW else 16,
         opacity=0.8 if len(study.trials) <= _FEW else 0.3,
-        shape=_by_kind(1),
-        color=_by_kind(2),
+        shape=_by_kind(study, 1),
+        color=_by_kind(study, 2),
         failed=any(study.figure(trial) is None for trial in study.ended),
         best=_best_so_far(study, clock, size),
         base=None if base is None else [{"v": base}],
@@ -100,8 +100,10 @@ def _best_so_far(study: StudyView, clock: StudyClock, size: float) -> list[dict[
     return best
 
 
-def _by_kind(place: int) -> Spec:
-    scale = {"domain": [each[0] for each in KINDS.values()], "range": [each[place] for each in KINDS.values()]}
+def _by_kind(study: StudyView, place: int) -> Spec:
+    there = {kind_of(trial.phase, trial.cause) for trial in study.ended}
+    kinds = [each for each in KINDS.values() if each[0] in there]
+    scale = {"domain": [each[0] for each in kinds], "range": [each[place] for each in kinds]}
     return {"field": "k", "type": "nominal", "scale": scale, "legend": {"title": None, "orient": "top", "columns": 7}}
 
 
@@ -116,14 +118,7 @@ def effect(study: StudyView, one: Effect) -> Spec:
     """A parameter's values against the baseline's, and in a strip below how many ran out of memory."""
     levels = [
         {
-            "value": each.label,
-            "ratio": each.ratio,
-            "low": each.low,
-            "high": each.high,
-            "default": each.default,
-            "measured": each.measured,
-            "tried": each.tried,
-            "memory": each.out_of_memory,
+            **each.as_dict(),
             "share": each.out_of_memory / each.tried if each.tried else 0,
             "note": _share(each.out_of_memory, each.tried),
         }
@@ -150,23 +145,22 @@ def _share(part: int, whole: int) -> str:
 def forest(study: StudyView, goal: str, names: Sequence[str]) -> Spec:
     """The finalists' intervals, with the ratio of each round; ``names``: what the configurations are called."""
     finalists = [each for each in study.finalists if each.goal == goal]
-    rows = [
-        {
-            "row": f"{place}",
-            "name": names[each.config],
-            "ratio": each.ratio,
-            "low": each.low,
-            "high": each.high,
-            "verdict": each.verdict,
-        }
-        for place, each in enumerate(finalists)
-    ]
     rounds = [{"row": f"{place}", "ratio": ratio} for place, each in enumerate(finalists) for ratio in each.rounds]
     ends = [
         1.0,
         *(each for one in finalists for each in (one.low, one.high, one.ratio, *one.rounds) if each is not None),
     ]
     margin = 0.06 * (max(ends) - min(ends)) or 0.02
+    least, most = min(ends) - margin, max(ends) + margin
+    rows = [
+        {
+            **each.as_dict(),
+            "row": f"{place}",
+            "name": names[each.config],
+            "line": None if each.low is each.high else [each.low or least, each.high or most],
+        }
+        for place, each in enumerate(finalists)
+    ]
     times = f"× {study.reference}"
     return _drawn(
         "forest",
@@ -176,7 +170,7 @@ def forest(study: StudyView, goal: str, names: Sequence[str]) -> Spec:
         rounds=rounds,
         title=times if len(study.goals) < 2 else f"{times}, {goal}",
         times=times,
-        domain=[min(ends) - margin, max(ends) + margin],
+        domain=[least, most],
         order=[each["row"] for each in rows],
         below=f"{1 - study.effect}",
         above=f"{1 + study.effect}",

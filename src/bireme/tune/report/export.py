@@ -28,7 +28,7 @@ def study_record(study: StudyView, now: float) -> dict[str, Any]:
     return {
         **{name: value for name, value in study.as_dict().items() if name != "forecast"},  # the status has it
         "noise": study.answer.noise,
-        "status": status(study, now).as_dict(),
+        "status": status(study, now),
         "effects": [one.as_dict() for goal in study.goals for one in effects(study, goal)],
         "time": used.as_dict(),
     }

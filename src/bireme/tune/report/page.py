@@ -24,11 +24,12 @@ from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.text import left_lines
+from bireme.tune.report.text import counts, left_lines
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
     PHASES,
+    Configuration,
     StudyClock,
     StudyView,
     TimeUse,
@@ -45,7 +46,8 @@ _TAIL = 4096
 """Bytes at the end of a log that are looked at."""
 _STATES = {"running": "still running", "over": "over", "stopped": "stopped before its end"}
 
-Columns = list[dict[str, Any]]
+Column = tuple[str, str, str, Callable[[TrialView], Any]]
+"""Key, title ("": it is not shown), kind, and the value of a trial."""
 
 
 def vega() -> str:
@@ -78,11 +80,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "counted": counted,
-        "duration": duration,
-        "ratio": lambda ratio: "unknown" if ratio is None else shown_ratio(ratio),
-    }
+    environment.filters |= {"counted": counted, "duration": duration, "ratio": shown_ratio}
     library, script = _script(library), _script(_file("page.js"))
     used = time_use(study.trials, now)
     names = [_difference(study, number) for number in range(len(study.configurations))]
@@ -96,6 +94,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         effects=[{**one.as_dict(), "much": _much(one)} for one in found],
         compared=list(dict.fromkeys(each.goal for each in study.finalists)),
         measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),
+        failed=any(trial.cause != MEASURED for trial in study.ended),
         commands=COMMANDS,
         parameters=[(each, _words(study, each.name)) for each in study.parameters],
         policy=(
@@ -126,8 +125,7 @@ def _facts(study: StudyView, used: TimeUse) -> list[tuple[str, str, str]]:
             facts.append((name, scaled(mean, study.goals[0].unit), study.goals[0].name))
     if (noise := study.answer.noise) is not None:
         facts.append(("Noise of a run", f"{100 * noise:.1f} %", "standard deviation"))
-    counts = Counter(trial.cause for trial in study.ended)
-    words = ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in counts.most_common())
+    words = counts(dict(Counter(trial.cause for trial in study.ended).most_common()))
     slots = f"on {used.slots} slots" if used.slots > 1 else "on one slot" if used.slots else ""
     facts += [("Trials", f"{len(study.ended):,}", words), ("Configurations", f"{study.tried:,}", "tried")]
     return [*facts, ("Time", duration(used.wall), slots)]
@@ -170,13 +168,12 @@ def _data(
     if len(study.goals) == 2:
         specs["front"] = charts.front(study, names)
     specs["series"] = charts.series()
-    columns = _columns(study)
-    base, clock = study.mean(0), StudyClock(study.trials, now)
+    columns = _columns(study, now)
     maximized = not study.goals or study.goals[0].maximized
     return {
         "charts": specs,
-        "columns": columns,
-        "trials": [_row(study, trial, columns, base, clock) for trial in study.trials],
+        "columns": [{"key": key, "title": title, "kind": kind} for key, title, kind, _ in columns],
+        "trials": [[value(trial) for *_, value in columns] for trial in study.trials],
         "sort": {"key": "figure", "down": maximized},
         "maximized": maximized,
         "logs": _logs(study, secrets),
@@ -184,48 +181,49 @@ def _data(
     }
 
 
-def _columns(study: StudyView) -> Columns:
-    goals = study.goals
+def _columns(study: StudyView, now: float) -> list[Column]:
+    """The table of trials; what is hidden can be searched, or stands below a row that is opened."""
+    goals, base, clock = study.goals, study.mean(0), StudyClock(study.trials, now)
     varying = [each.name for each in study.parameters] or list(
         dict.fromkeys(name for each in study.configurations for name in each.point)
     )
-    columns: Columns = [
-        {"key": "name", "title": "Trial", "kind": "text"},
-        {"key": "figure", "title": goals[0].title if goals else "figure", "kind": "figure"},
-        {"key": "ratio", "title": f"× {study.reference.removeprefix('the ')}", "kind": "ratio"},
-        *({"key": f"figure {goal.name}", "title": goal.title, "kind": "figure"} for goal in goals[1:]),
-        {"key": "cause", "title": "End", "kind": "text"},
-        {"key": "phase", "title": "Phase", "kind": "text"},
-        *({"key": f"value {name}", "title": name, "kind": "value"} for name in varying),
-        {"key": "seconds", "title": "Seconds", "kind": "seconds"},
-        {"key": "place", "title": "Slots", "kind": "text"},
+
+    def ratio(trial: TrialView) -> float | None:
+        figure = study.figure(trial)
+        return round(figure / base if goals[0].maximized else base / figure, 4) if figure and base else None
+
+    def seconds(trial: TrialView) -> float | None:
+        return round(trial.seconds, 2) if trial.seconds else None
+
+    def ended(trial: TrialView) -> float | None:
+        return None if trial.ended is None else round(clock.at(trial.ended), 2)
+
+    def configuration(trial: TrialView) -> Configuration:
+        return study.configurations[trial.config]
+
+    return [
+        ("name", "Trial", "text", lambda trial: trial.name),
+        ("figure", goals[0].title if goals else "figure", "figure", study.figure),
+        ("ratio", f"× {study.reference.removeprefix('the ')}", "ratio", ratio),
+        *(
+            (f"figure {goal.name}", goal.title, "figure", lambda trial, name=goal.name: trial.figures.get(name))
+            for goal in goals[1:]
+        ),
+        ("cause", "End", "text", lambda trial: trial.cause),
+        ("phase", "Phase", "text", lambda trial: PHASES.get(trial.phase, trial.phase)),
+        *(
+            (f"value {name}", name, "value", lambda trial, name=name: configuration(trial).words.get(name))
+            for name in varying
+        ),
+        ("seconds", "Seconds", "seconds", seconds),
+        ("place", "Slots", "text", lambda trial: trial.place),
+        ("configuration", "", "text", lambda trial: configuration(trial).text),
+        ("reason", "", "text", lambda trial: trial.reason),
+        ("ended", "", "text", ended),
+        ("kind", "", "text", lambda trial: charts.kind_of(trial.phase, trial.cause)),
+        ("best", "", "text", lambda trial: trial.config == study.best),
+        ("folder", "", "text", lambda trial: log_of(study, trial)),
     ]
-    hidden = ("configuration", "reason", "ended", "kind", "best", "folder")
-    return [*columns, *({"key": name, "title": name, "kind": "text", "hidden": True} for name in hidden)]
-
-
-def _row(study: StudyView, trial: TrialView, columns: Columns, base: float | None, clock: StudyClock) -> list[Any]:
-    figure = study.figure(trial)
-    up = not study.goals or study.goals[0].maximized
-    ratio = (figure / base if up else base / figure) if figure and base else None
-    known: dict[str, Any] = {
-        "name": trial.name,
-        "figure": figure,
-        "ratio": None if ratio is None else round(ratio, 4),
-        "cause": trial.cause,
-        "phase": PHASES.get(trial.phase, trial.phase),
-        "seconds": round(trial.seconds, 2) if trial.seconds else None,
-        "place": trial.place,
-        "configuration": study.configurations[trial.config].text,
-        "reason": trial.reason,
-        "ended": None if trial.ended is None else round(clock.at(trial.ended), 2),
-        "kind": charts.kind_of(trial.phase, trial.cause),
-        "best": trial.config == study.best,
-        "folder": log_of(study, trial),
-        **{f"figure {goal.name}": trial.figures.get(goal.name) for goal in study.goals[1:]},
-        **{f"value {name}": word for name, word in study.configurations[trial.config].words.items()},
-    }
-    return [known.get(column["key"]) for column in columns]
 
 
 def _logs(study: StudyView, secrets: Secrets) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bireme.errors import counted, few
@@ -13,7 +13,6 @@ from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.view import MEASURED, OUT_OF_MEMORY, PHASES, Finalist, StudyClock, StudyView, TrialView
 from bireme.tune.study.trial import Forecast
-from bireme.value import Value
 
 _DOING = {
     "noise": "measuring the noise",
@@ -112,58 +111,32 @@ def described(study: StudyView, config: int) -> str:
     if ratio is None:
         return text
     text += f", {shown_ratio(ratio)} x {study.reference}"
-    if config == answer.best and answer.confirmed and answer.low is not None:
-        low = shown_ratio(answer.low)
-        interval = f"at least {low}" if answer.high is None else f"{low} to {shown_ratio(answer.high)}"
-        rounds = counted(answer.rounds, "paired round")
-        text += f" ({study.sure}: {interval}, {rounds})"
+    if config == answer.best and answer.confirmed and study.interval:
+        text += f" ({study.sure}: {study.interval}, {counted(answer.rounds, 'paired round')})"
     return text
 
 
 # -- the screen --------------------------------------------------------------------------------------
 
 
-class Status(Value):
-    """What the screen shows; times in seconds."""
-
-    folder: str
-    state: str
-    phase: str
-    done: int
-    most: int | None
-    causes: dict[str, int]
-    running: tuple[dict[str, Any], ...]
-    best: dict[str, Any] | None
-    promising: dict[str, Any] | None
-    noise: float | None
-    seconds: float
-    left: float | None
-    forecast: Forecast | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON; the forecast as long as there is one."""
-        record = super().as_dict()
-        return record if self.forecast else {name: value for name, value in record.items() if name != "forecast"}
-
-
-def status(study: StudyView, now: float) -> Status:
-    """The state of a study; ``now``: seconds since the epoch."""
+def status(study: StudyView, now: float) -> dict[str, Any]:
+    """The state of a study by names, times in seconds; ``now``: seconds since the epoch."""
     clock = StudyClock(study.trials, now)
-    return Status(
-        folder=study.folder,
-        state=study.state,
-        phase=study.phase if study.state != "over" else "",
-        done=len(study.ended),
-        most=study.most,
-        causes=dict(Counter(trial.cause for trial in study.ended).most_common()),
-        running=tuple(_running(study, trial, now) for trial in study.running),
-        best=None if study.best is None else _in_figures(study, study.best),
-        promising=None if study.promising is None else _in_figures(study, study.promising),
-        noise=study.answer.noise,
-        seconds=clock.wall,
-        left=_left(study, clock.wall),
-        forecast=study.forecast,
-    )
+    known = {
+        "folder": study.folder,
+        "state": study.state,
+        "phase": study.phase if study.state != "over" else "",
+        "done": len(study.ended),
+        "most": study.most,
+        "causes": dict(Counter(trial.cause for trial in study.ended).most_common()),
+        "running": [_running(study, trial, now) for trial in study.running],
+        "best": None if study.best is None else _in_figures(study, study.best),
+        "promising": None if study.promising is None else _in_figures(study, study.promising),
+        "noise": study.answer.noise,
+        "seconds": clock.wall,
+        "left": _left(study, clock.wall),
+    }
+    return known | ({"forecast": study.forecast.as_dict()} if study.forecast else {})
 
 
 def _running(study: StudyView, trial: TrialView, now: float) -> dict[str, Any]:
@@ -234,30 +207,35 @@ def _left(study: StudyView, wall: float) -> float | None:
 def status_text(study: StudyView, now: float) -> str:
     """The screen."""
     known = status(study, now)
-    state = {"running": "running", "over": "over", "stopped": "stopped; the same command continues it"}[known.state]
-    if known.state == "stopped" and not known.done:
+    state = {"stopped": "stopped; the same command continues it"}.get(study.state, study.state)
+    if study.state == "stopped" and not known["done"]:
         state = "stopped before its first trial ended"
-    lines = [f"{known.folder}: {state}", f"  {study.command}" if study.command else ""]
-    if known.phase and known.state == "running":
-        doing = f"{_DOING.get(known.phase, known.phase)}, for {duration(known.seconds)}"
+    lines = [f"{study.folder}: {state}", f"  {study.command}" if study.command else ""]
+    if known["phase"] and study.state == "running":
+        doing = f"{_DOING.get(study.phase, study.phase)}, for {duration(known['seconds'])}"
         left, *advice = left_lines(study, now) or [""]
         lines += [f"{doing}{left and f': {left}'}", *advice]
-    elif known.seconds:
+    elif known["seconds"]:
         why = study.over or study.why
-        lines.append(f"took {duration(known.seconds)}{f': {why}' if why else ''}")
-    of = f" of at most {known.most}" if known.most and known.state != "over" else ""
-    causes = ", ".join(f"{count} {'measured' if name == MEASURED else name}" for name, count in known.causes.items())
-    lines.append(f"{counted(known.done, 'trial')} done{of}{f': {causes}' if causes else ''}")
+        lines.append(f"took {duration(known['seconds'])}{f': {why}' if why else ''}")
+    of = f" of at most {study.most}" if study.most and study.state != "over" else ""
+    causes = counts(known["causes"])
+    lines.append(f"{counted(known['done'], 'trial')} done{of}{f': {causes}' if causes else ''}")
     lines += answer_lines(study)
-    for running in known.running[:_RUNNING]:
+    for running in known["running"][:_RUNNING]:
         since = ""
         if running["since"] is not None:
             clock = time.strftime("%H:%M:%S", time.localtime(running["since"]))
             since = f"since {clock} ({duration(running['seconds'])})"
         lines.append(f"  on {running['on']}  {since}  {running['configuration'] or running['trial']}")
-    if len(known.running) > _RUNNING:
-        lines.append(f"  and {len(known.running) - _RUNNING} more")
+    if len(known["running"]) > _RUNNING:
+        lines.append(f"  and {len(known['running']) - _RUNNING} more")
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def counts(causes: Mapping[str, int]) -> str:
+    """How many trials ended in which way: ``17 measured, 3 out of memory``."""
+    return ", ".join(f"{count} {'measured' if cause == MEASURED else cause}" for cause, count in causes.items())
 
 
 # -- the summary -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from bireme.regular_file import read_regular
-from bireme.tune.metrics.numbers import scaled
+from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.space.points import Point, key_of
 from bireme.tune.store.records import Record, StudyRecords
@@ -265,6 +265,18 @@ class StudyView(Value):
     def sure(self) -> str:
         """The confidence of the answer, such as ``95%``."""
         return f"{100 * self.confidence:.4g}%"
+
+    @property
+    def interval(self) -> str:
+        """Where the ratio of a confirmed answer is: ``1.8 to 2.65``, or ``at least 1.8``."""
+        low, high = self.answer.low, self.answer.high
+        if low is None or high is None:
+            return "" if low is None else f"at least {shown_ratio(low)}"
+        return f"{shown_ratio(low)} to {shown_ratio(high)}"
+
+    def has(self, cause: str) -> bool:
+        """Whether any trial ended so."""
+        return any(trial.cause == cause for trial in self.trials)
 
     @property
     def tried(self) -> int:

@@ -16,7 +16,7 @@ import pytest
 from bireme.cli import tune_report
 from bireme.errors import BadInputError, BiremeError
 from bireme.tune.look import read_study
-from bireme.tune.report import page
+from bireme.tune.report import charts, page
 from bireme.tune.report.effects import effects
 from bireme.tune.report.secrets import Secrets
 from bireme.tune.report.text import status_text
@@ -126,6 +126,24 @@ def test_an_answer_that_is_not_certain_names_what_is_promising_and_the_baseline(
     text = page.page(study, Secrets(frozenset(), ()), BEGIN, library="")
     assert 'Promising, but not confirmed: <span class="mono">batch=128</span>' in text
     assert f"The baseline is {next(each for each in texts if 'batch=64' in each)}." in text
+
+
+def test_an_interval_without_an_upper_end_is_told_and_drawn_as_one(tmp_path: Path) -> None:
+    """On the page as on the screen. What did not happen in the study is not explained: no trial failed."""
+    made = StudyMaker(tmp_path, logs=False)
+    made.begin()
+    made.trial(BASELINE, "noise")
+    best = {**BASELINE, "batch": 128}
+    one = {"point": best, "goal": "samples/s", "ratio": 1.6, "low": 1.4, "high": None, "rounds": 7}
+    made.finish(best, confirmed=True, ratio=1.6, low=1.4, high=None, ties=[], compared=[one])
+    made.journal.close()
+    study, secrets = read_study(str(tmp_path))
+    html = page.page(study, secrets, BEGIN, library="")
+    assert "(95%: at least 1.4, 7 paired rounds)" in status_text(study, BEGIN)
+    assert "With 95% confidence at least 1.4, from 7 paired rounds." in html and "unknown" not in html
+    (row,) = (spec := charts.forest(study, "samples/s", ["", "it"]))["data"]["values"]
+    assert row["line"] == [1.4, spec["encoding"]["x"]["scale"]["domain"][1]]
+    assert not any(word in html for word in ("Shaded", "without a figure", '"domain":["search"'))
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@
     if (column.kind === "ratio") return value.toFixed(3);
     return String(value);
   };
-  const visible = columns.filter((each) => !each.hidden);
+  const visible = columns.filter((each) => each.title);
   const haystack = rows.map((row) => [...visible.map((each) => text(row, each)), row[at.configuration], row[at.reason]].join(" ").toLowerCase());
   const state = { key: data.sort.key, down: data.sort.down, shown: 25 };
   const opened = new Set();
