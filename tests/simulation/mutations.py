@@ -112,7 +112,7 @@ MUTATIONS = (
     _rewritten("unasked-agent-waits-less", 1046, f"{_AGENT}.__init__", "= patience", "= min(3.0, patience)"),
     _rewritten("halts-not-forgiven", 74, "bireme.control.silence:Silence.look", "self._away +=", "_ ="),
     _rewritten("no-pings", 3, f"{_LOSS}._beat", "self._ask(member)", "pass"),
-    _rewritten("no-pongs", 3, f"{_AGENT}.__init__", "self._channel.send(messages.Pong", "bool(messages.Pong"),
+    _rewritten("no-pongs", 3, f"{_AGENT}._on_ping", "self._channel.send(messages.Pong", "bool(messages.Pong"),
     _rewritten("watch-while-suspended", 30, f"{_AGENT}._on_suspend", "if self._watchdog is not None:", "if False:"),
     _rewritten("no-watch-after-resume", 2218, f"{_AGENT}._on_resume", "self._watchdog is None", "False"),
     _rewritten("silence-never-noticed", 8, f"{_AGENT}._beat", "is not watchdog", "is watchdog"),
