@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from bireme.errors import BadInputError
+from bireme.resources import extension_locks
 from bireme.resources.rendezvous_port import lease_named_port
 from tests.kit import needs
 from tests.kit.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
@@ -52,11 +53,14 @@ def pytest_configure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test that lacks something, and keep what PyTorch has compiled for this user from all that are not its own.
 
-    A build that is killed leaves a lock, of which every command speaks.
+    A build that is killed, as by a test, leaves a lock that nobody holds: each command speaks of it, and each later
+    build would wait for it forever.
     """
     needs.pytest_runtest_setup(item)
     if item.get_closest_marker("torch"):
         os.environ.pop("TORCH_EXTENSIONS_DIR", None)
+        for lock in extension_locks.stale(os.environ):
+            Path(lock).unlink(missing_ok=True)
     else:
         os.environ["TORCH_EXTENSIONS_DIR"] = "/dev/null/extensions"  # where nothing can be made
 
