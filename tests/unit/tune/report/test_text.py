@@ -54,6 +54,12 @@ def test_a_confirmed_answer() -> None:
     ]
 
 
+def test_figures_of_two_goals_stand_in_a_list() -> None:
+    two = study(8, answer=AnswerView(best=0, front=(0,)), goals=(GoalView("rate"), GoalView("loss", "minimize")))
+    trial = two.trials[0].replace(figures={"rate": 100.0, "loss": 0.5})
+    assert answer_lines(two.replace(trials=(trial,)))[-1] == "on the front: batch=8  rate 100, loss 0.5 (the default)"
+
+
 def test_a_bound_just_above_one_is_told_from_one_and_a_confidence_from_certainty() -> None:
     close = SURE.replace(ratio=1.02, low=1.0003, high=1.04)
     text = answer_lines(study(8, 16, 32, answer=close, confidence=0.995, finalists=(FINALIST.replace(ratio=1.02),)))[1]

@@ -125,6 +125,12 @@ def test_an_edited_program_runs_again_what_failed_and_what_is_claimed(tmp_path: 
     )
 
 
+def test_an_edit_is_one_whichever_digest_is_greater() -> None:
+    now = ProgramSuccessor(identity(digests={"less": "1", "more": "3", "same": "2"}), "", SPACE)
+    begun = {"digests": dict.fromkeys(("less", "more", "same", "gone"), "2")}
+    assert now.edited(begun, {}) == ["less", "more"]
+
+
 def test_means_are_those_of_the_program_as_it_is(tmp_path: Path) -> None:
     """What was measured before an edit counts only where there is nothing newer."""
     now = identity(digests={"train.py": "3", "c.yaml": "2"})
