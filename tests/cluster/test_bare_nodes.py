@@ -92,18 +92,22 @@ def test_start_up_file_that_waits_for_input(jobs: Jobs, home: Path) -> None:
     ]
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to any group")
 PLANTED = (
     f"others may have planted or can change the Python there: {sys.executable}\n",
     "if it is right, name it with --node_python",
 )
 
 
-@pytest.mark.parametrize("backend", ["ssh", "pdsh"])
-def test_a_planted_python_is_not_run(jobs: Jobs) -> None:
-    """At the path of the command's own, in a folder that anybody can write to; the one that is named is run."""
+@pytest.mark.parametrize(
+    ("backend", "mode"), [("ssh", 0o777), ("pdsh", 0o777), pytest.param("ssh", 0o775, marks=needs_root)]
+)
+def test_a_planted_python_is_not_run(jobs: Jobs, mode: int) -> None:
+    """At the path of the command's own, in a folder that others can write to; the one that is named is run."""
     there, planted = os.path.dirname(sys.executable), f"{jobs.testbed['node2'].dir}/bin"
     os.makedirs(planted, exist_ok=True)
-    os.chmod(planted, 0o777)
+    os.chmod(planted, mode)
+    os.chown(planted, -1, 12345 if mode == 0o775 else -1)
     for name in os.listdir(there):
         if name.startswith("python"):
             put(
