@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 AGENT = ("bireme.agent.remote", "bireme.isolated", "bireme.node.machine")
 """What the stub imports once the agent's code has come."""
 _FOR_A_TREE, _FOR_FETCH = "bireme.ship.taker", "bireme.ship.fetch_sender"
-_FOR_TEMPLATES, _TEMPLATE = "bireme.process.templates", "bireme.warm.template"
+_FOR_TEMPLATES, _TEMPLATE = ("bireme.process.templates", "bireme.process.keeper"), "bireme.warm.template"
 """What `AGENT` imports only if it is to take a tree (``--ship``), to send files home (``--fetch``), or to start
 templates (``--preload``), whose program must be sent as source."""
 
@@ -96,7 +96,7 @@ def pack(tag: str, *, tree: bool = False, fetch: bool = False, preload: bool = F
     Args:
         tag: names the Python that runs it (`greeting.python_tag`); any other than ours gets the source.
     """
-    parts = {_FOR_A_TREE: tree, _FOR_FETCH: fetch, _FOR_TEMPLATES: preload}
+    parts = {_FOR_A_TREE: tree, _FOR_FETCH: fetch, **dict.fromkeys(_FOR_TEMPLATES, preload)}
     left_out = [module for module, is_used in parts.items() if not is_used]
     form = f"{'bytecode' if tag == python_tag() else 'source'} {tree} {fetch} {preload}"
 

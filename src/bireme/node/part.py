@@ -12,7 +12,7 @@ from bireme import signal_numbers as signal
 from bireme.logs.rankfiles import RankFiles
 from bireme.node import error_folder
 from bireme.node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
-from bireme.planning.environment import JOB_NAME, MARK
+from bireme.planning.environment import JOB_NAME, MARK, TEMPLATES
 from bireme.process import kernel
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
@@ -142,6 +142,7 @@ class NodePart:
         null = os.open(os.devnull, os.O_RDWR)
         workers = []
         base = {**environ, **self._plan.env}
+        inherited = {name: value for name, value in base.items() if name != TEMPLATES}
         columns = output.columns_beside_labels() if output is not None else 0
         preload = self._plan.preload
         if preload and not hasattr(os, "memfd_create"):
@@ -156,7 +157,7 @@ class NodePart:
             workers.append(
                 WorkerStart(
                     argv=worker.argv,
-                    env={**base, **({"COLUMNS": str(columns)} if told else {}), **worker.env},
+                    env={**inherited, **({"COLUMNS": str(columns)} if told else {}), **worker.env},
                     cwd=self._plan.cwd,
                     stdin=reads,
                     stdout=stdout,
@@ -167,7 +168,7 @@ class NodePart:
             )
 
         self._error_folder = error_folder.make(self._plan.error_dir)
-        self._guardian = self._tree.start(
+        self._guardian = self._borrowed(base.get(TEMPLATES, ""), workers, keep) or self._tree.start(
             workers,
             keep=keep,
             at_start=at_start,
@@ -311,6 +312,14 @@ class NodePart:
                 self._on("deserted")
             elif word == "empty":
                 self._on("empty")
+
+    def _borrowed(self, path: str, workers: Sequence[WorkerStart], keep: Sequence[int]) -> Handle | None:
+        """The keeper of templates as our guardian, if we were started beside one, and it can be."""
+        if not path or not all(worker.preload for worker in workers):
+            return None
+        from bireme.process import keeper
+
+        return keeper.borrow(path, workers, keep=keep)
 
     def _cold(self, reason: str) -> None:
         text = f"--preload: ranks on {self._plan.host} start without a template: {reason}"

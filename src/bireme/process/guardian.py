@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from bireme.process.templates import Template
     from bireme.process.worker import WorkerStart
+    from bireme.warm.identity import Identity
 
 
 class Ends:
@@ -122,6 +123,7 @@ def start(
     files_limit: tuple[int, int] | None = None,
     farewell: float = 0.0,
     watched: bool = True,
+    serve: Callable[[Shared, Inherited, Collection[int], int], NoReturn] | None = None,
 ) -> Handle:
     """Fork the watcher, which forks the guardian, which forks the workers.
 
@@ -134,12 +136,13 @@ def start(
         farewell: seconds between SIGTERM and SIGKILL if the agent is lost. 0 for ranks; ``srun`` needs time to give
             back an allocation.
         watched: whether to start a watcher. Without one, the workers survive if agent and guardian die at once.
+        serve: what the guardian does in place of running workers.
     """
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
     was = Inherited(files_limit)
     # A signal before the child installs its own handlers would write into our wakeup pipe.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, CATCHABLE)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -159,7 +162,9 @@ def start(
                 job_name=workers[0].env.get(JOB_NAME, "") if workers else "",
             )
             above = stand_between(shared) if watched and kernel.LINUX else (-1, os.getpid())
-            _Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
+            if serve is not None:
+                serve(shared, was, mask, above[0])
+            Guardian(workers, shared, was, mask, *above).run(at_start, at_once)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -171,10 +176,10 @@ def start(
 
 
 _FORK_HINT = "check the limit of the user (ulimit -u) and of the control group (pids.max)"
-_CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
-class _Guardian:
+class Guardian:
     """The guardian's own process; :meth:`run` never returns."""
 
     def __init__(
@@ -196,25 +201,44 @@ class _Guardian:
         self.signalled: set[int] = set()
         self.held: set[int] = set()
         self.templates: list[Template] = []
+        self.kept: dict[Identity, Template] | None = None  # see `templates.start`; None: they are for this job only
         self.poll = select.poll()
-        self.killing = self.reported = self.cleaned = False
+        self.killing = self.reported = self.cleaned = self.over = False
         self.partial = b""
         self.group = ""
         self.wake_read = -1
 
     def run(self, at_start: Callable[[], object], at_once: int | None) -> NoReturn:
         """Fork the workers (for the arguments see :func:`start`) and serve the agent, until nothing is left."""
+        wake = self.begin()
+        self.group = cgroup.enter(self.handle_pid)
+        try:
+            at_start()
+        except OSError:
+            pass  # a directory for tracebacks, a pid file: the job can run without them
+        pipes = self.fork_all(at_once)
+        lifeline = {self.lifeline} - {-1}
+        kernel.close_all_but({self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes})
+        for pid in self.alive:  # after closing descriptors; a worker that ended before is still reported
+            self.ends.watch(pid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
+        for fd in lifeline:
+            self.poll.register(fd, select.POLLIN)
+        self.serve()
+        os._exit(CLEANED if self.cleaned else 0)
+
+    def begin(self) -> tuple[int, int]:
+        """Make this process a guardian; return the descriptors by which signals wake it."""
         os.setsid()  # Ctrl+C at the terminal is handled by the agent
         kernel.become_subreaper()
         name = self.shared.job_name
         kernel.name_process(f"bireme:{name}" if name else "bireme-guard")
         wake = self._take_signals()
         self.wake_read = wake[0]
-        self.group = cgroup.enter(self.handle_pid)
-        try:
-            at_start()
-        except OSError:
-            pass  # a directory for tracebacks, a pid file: the job can run without them
+        return wake
+
+    def fork_all(self, at_once: int | None) -> set[int]:
+        """Fork the workers, but those that are held back, whose descriptors it returns."""
         now = len(self.workers) if at_once is None else min(at_once, len(self.workers))
         warm = self._start_templates()
         for index in range(now):
@@ -223,27 +247,26 @@ class _Guardian:
         self.held = {*range(now, len(self.workers)), *warm}
         later = [self.workers[index] for index in self.held]
         pipes = {fd for worker in later for fd in (worker.stdin, worker.stdout, worker.stderr)}
-        lifeline = {self.lifeline} - {-1}
-        channels = {template.fd for template in self.templates}
-        kept = {self.commands, self.events, *lifeline, *wake, *self.shared.keep, *pipes, *channels}
-        kernel.close_all_but(kept | {template.err for template in self.templates})
-        for pid in self.alive:  # after closing descriptors; a worker that ended before is still reported
-            self.ends.watch(pid)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set(self.mask) - {signal.SIGCHLD})
+        return pipes.union(*((template.fd, template.err) for template in self.templates))
+
+    def serve(self) -> None:
+        """Serve the agent until nothing is left, or until the agent is lost and everything was killed."""
         poll = self.poll
-        poll.register(self.commands, select.POLLIN)
-        poll.register(wake[0], select.POLLIN)
-        for fd in (*lifeline, *channels):
+        for fd in (self.commands, self.wake_read, *(template.fd for template in self.templates)):
             poll.register(fd, select.POLLIN)
+        self._hear_templates()  # one of an earlier job is ready, and has nothing to say
         while True:
             # While killing, check again regularly: a process adopted between fork and exec causes no signal.
             ready = dict(poll.poll(100 if self.killing else None))
-            if wake[0] in ready:
-                os.read(wake[0], 4096)
+            if self.wake_read in ready:
+                os.read(self.wake_read, 4096)
             if self.commands in ready and not self._obey():
                 self._agent_lost()
+                return
             self._hear_templates()
             self._reap()
+            if self.over:
+                return
             if self.lifeline in ready:  # after the ends of workers, which may have come before
                 poll.unregister(self.lifeline)
                 write_line(self.events, "alone")
@@ -289,7 +312,7 @@ class _Guardian:
 
     def _fork_held(self, index: int) -> None:
         # A signal before the child sets its own dispositions would be ignored, as in this process.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, CATCHABLE)
         pid = self._fork(index)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if pid:
@@ -311,7 +334,7 @@ class _Guardian:
             return set()
         from bireme.process import templates
 
-        self.templates = templates.start(self.workers, self._fork_program)
+        self.templates = templates.start(self.workers, self._fork_program, self.kept)
         waiting = {index for template in self.templates for index in template.waiting}
         for index in waiting:  # to close them by themselves: a stream may be our own, or that of several ranks
             worker = self.workers[index]
@@ -323,6 +346,8 @@ class _Guardian:
         """Do what templates say, and let those go that are not needed any more."""
         for template in self.templates[:]:
             fd, said = template.fd, template.read()
+            if template.fd < 0:  # first: another template may get its number
+                self.poll.unregister(fd)
             for kind, *args in said:
                 if kind == "cold":
                     waiting, template.waiting = [index for index in template.waiting if index in self.held], []
@@ -330,6 +355,13 @@ class _Guardian:
                         write_line(self.events, "cold", *args)
                     for index in waiting:
                         self._fork_held(index)
+                elif kind == "stale":
+                    again = type(template)(self.workers[template.waiting[0]], template.waiting, self._fork_program)
+                    template.waiting = []
+                    self.templates.append(again)
+                    if self.kept is not None:
+                        self.kept.update({key: again for key, kept in self.kept.items() if kept is template})
+                    self.poll.register(again.fd, select.POLLIN)
                 elif kind != "ready":
                     index = int(args[0])
                     template.waiting.remove(index)
@@ -342,12 +374,14 @@ class _Guardian:
                     if self.stray_signal:  # it has missed the signal to all ranks
                         kernel.send(int(args[1]), self.stray_signal)
             waiting = [index for index in template.waiting if index in self.held]
-            if said and waiting:
+            if waiting and template.is_ready and not template.is_asked and template.fd >= 0:
                 template.ask(waiting[0], self.workers[waiting[0]], self._death())
-            elif said:
-                template.close()
+            elif said and not waiting:
                 self.templates.remove(template)
-                self.poll.unregister(fd)
+                if template.fd >= 0:
+                    self.poll.unregister(fd)
+                if self.kept is None:
+                    template.close()
 
     def _reap(self) -> None:
         for pid in self.ends.new():  # in the order of their ends: the first is the rank that failed first
@@ -356,15 +390,17 @@ class _Guardian:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                if self.held:
-                    return
+                pid = -1
+            if pid <= 0:
+                break
+            self._reap_one(pid, status, usage)
+        if pid < 0 or (self.kept and not self.alive and not self._others()):
+            if not self.held:
                 cgroup.leave(self.group)
                 cgroup.remove(self.group)
                 write_line(self.events, "empty")
-                os._exit(CLEANED if self.cleaned else 0)
-            if pid == 0:
-                break
-            self._reap_one(pid, status, usage)
+                self.over = True
+            return
         if self.stray_signal:
             self._signal_strays()
         if not self.alive and not self.held and not self.reported:
@@ -381,16 +417,24 @@ class _Guardian:
             write_line(self.events, "down", index, status, f"{time.monotonic():.6f}", most)
 
     def _signal_all(self, signum: int) -> None:
-        below = kernel.descendants([os.getpid()])
-        for pid in below:
-            kernel.send(pid, signum)
+        spare = self.spare()
+        for pid in kernel.descendants([os.getpid()]):
+            if pid not in spare:
+                kernel.send(pid, signum)
         if not kernel.LINUX:  # no process tree: each worker leads a process group
             for pid in self.alive:
                 kernel.send(-pid, signum)
 
+    def spare(self) -> set[int]:
+        """The templates that are kept for later jobs."""
+        return {template.pid for template in (self.kept or {}).values()}
+
+    def _others(self) -> set[int]:
+        return set(kernel.children()) - self.spare()
+
     def _signal_strays(self) -> None:
         """Signal, once, every process that an ended worker left: it is our child now, or below one."""
-        adopted = [pid for pid in kernel.children() if pid not in self.alive]
+        adopted = [pid for pid in self._others() if pid not in self.alive]
         if adopted:
             for pid in {*adopted, *kernel.descendants(adopted)} - self.signalled:
                 self.signalled.add(pid)
@@ -426,18 +470,16 @@ class _Guardian:
                 self._fork_held(int(args[0]))
         return True
 
-    def _agent_lost(self) -> NoReturn:
+    def _agent_lost(self) -> None:
         if self.shared.farewell and not self.killing:
             self._bid_farewell()
         cgroup.leave(self.group)
         cgroup.kill(self.group)
         self._signal_all(signal.SIGKILL)
-        kernel.kill_below((), kernel.STUCK_WAIT)
+        kernel.kill_below(self.spare(), kernel.STUCK_WAIT)
         cgroup.remove(self.group)
-        if self.cleaned:
-            os._exit(CLEANED)
-        self.shared.at_loss()
-        os._exit(0)
+        if not self.cleaned:
+            self.shared.at_loss()
 
     def _bid_farewell(self) -> None:
         deadline = time.monotonic() + self.shared.farewell

@@ -40,12 +40,14 @@ class Template:
         fork: forks the program of a worker below this process; returns its pid.
 
     Attributes:
-        fd: becomes readable when `read` has something to return.
+        fd: becomes readable when `read` has something to return; -1: it has ended.
+        err: what its stderr is written to.
         waiting: the indices of the ranks that were not forked yet.
     """
 
     def __init__(self, first: WorkerStart, waiting: Sequence[int], fork: Callable[[WorkerStart], int]) -> None:
         self.waiting = list(waiting)
+        self.pid, self.is_ready, self.is_asked = 0, False, False
         self._ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self.fd = self._ours.fileno()
@@ -65,7 +67,7 @@ class Template:
         )
         self._is_program = _is_program(first.argv[0])
         if self._is_program:
-            fork(start)
+            self.pid = fork(start)
         theirs.close()
         for fd in (archive, out, null):
             os.close(fd)
@@ -82,6 +84,7 @@ class Template:
             except OSError:
                 data = b""
             said.append((data or self._why_it_ended()).decode(errors="replace").split())
+            self.is_ready, self.is_asked = True, False
             if not data:
                 self.close()
         return said
@@ -94,6 +97,7 @@ class Template:
 
     def ask(self, index: int, worker: WorkerStart, death: int) -> None:
         """Have it fork a rank; ``death``: the signal that the rank gets when this process dies."""
+        self.is_asked = True
         body = os.memfd_create("rank")
         words = len(worker.argv) - 2 - len(identity.program(worker.argv))
         request = {
@@ -122,20 +126,37 @@ class Template:
             self.fd = -1
 
 
-def start(workers: Sequence[WorkerStart], fork: Callable[[WorkerStart], int]) -> list[Template]:
-    """Start a template for each group of workers that may be forked from the same one."""
+def start(
+    workers: Sequence[WorkerStart], fork: Callable[[WorkerStart], int], kept: dict[identity.Identity, Template] | None
+) -> list[Template]:
+    """The templates of these workers: one for each group that may be forked from the same one.
+
+    Args:
+        kept: those of an earlier job by the identity of their ranks. Afterwards it has those of this job.
+    """
     alike: dict[identity.Identity, list[int]] = {}
     for index, worker in enumerate(workers):
         if worker.preload:
             key = identity.identity(worker.argv, worker.env, worker.cwd, worker.cores)
             alike.setdefault(key, []).append(index)
-    started: list[Template] = []
+    started: dict[identity.Identity, Template] = {}
     try:
-        for indices in alike.values():
-            started.append(Template(workers[indices[0]], indices, fork))
+        for key, indices in alike.items():
+            earlier = kept.pop(key, None) if kept else None
+            if earlier is not None:
+                earlier.read()  # it may have ended meanwhile
+            if earlier is None or earlier.fd < 0:
+                started[key] = Template(workers[indices[0]], indices, fork)
+            else:
+                started[key], earlier.waiting = earlier, indices
     except OSError:
         pass  # there may be no more processes or files: those that are executed will tell
-    return started
+    if kept is not None:
+        for other in kept.values():
+            other.close()
+        kept.clear()
+        kept.update(started)
+    return list(started.values())
 
 
 def _archive(first: WorkerStart) -> bytes:

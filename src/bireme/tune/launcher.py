@@ -79,7 +79,13 @@ def tune(adapter: Adapter, show: Callable[[Living], Callback]) -> Result:
                 callback.note("waiting for trials of an earlier tuner to end")
                 lock.wait()
             adapter.clean_up()
-            conclusion = StudyRun(adapter, scheduler, journal, callback, keep=(lock.fileno(),)).run()
+            launch, keep = setting.launch, (lock.fileno(),)
+            templates = None
+            if launch.preloads:
+                from bireme.tune.execution.template_places import TemplatePlaces
+
+                templates = TemplatePlaces(launch.pool, keep)
+            conclusion = StudyRun(adapter, scheduler, journal, callback, keep=keep, templates=templates).run()
             return _conclude(adapter, known, conclusion, journal)
     finally:
         journal.close()

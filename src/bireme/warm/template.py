@@ -284,7 +284,7 @@ class Template:
             fds = [int.from_bytes(passed[at : at + 4], sys.byteorder) for at in range(0, len(passed), 4)]
             request = marshal.loads(os.pread(fds[3], os.fstat(fds[3]).st_size, 0))
             if dict(_files()) != self.files:
-                self.channel.send(b"cold files of its modules have changed")
+                self.channel.send(b"stale")
                 os._exit(0)
             if self._fork(request, fds):
                 return

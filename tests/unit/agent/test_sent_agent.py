@@ -62,7 +62,7 @@ def imported(tree: ast.Module, module: str, known: set[str]) -> Iterator[str]:
         yield from (part for part in (name, name.rpartition(".")[0]) if part in known)
 
 
-TEMPLATES = "bireme.process.templates"
+TEMPLATES = ("bireme.process.templates", "bireme.process.keeper")
 STUB = {"bireme.agent.stub", "bireme.signal_numbers"}
 
 
@@ -78,9 +78,9 @@ def test_a_tree_and_files_that_come_home_need_more() -> None:
     plain, tree, fetch = (
         set(sent_code.needed(sent_code.AGENT, left_out))
         for left_out in (
-            ("bireme.ship.taker", "bireme.ship.fetch_sender", TEMPLATES),
-            ("bireme.ship.fetch_sender", TEMPLATES),
-            ("bireme.ship.taker", TEMPLATES),
+            ("bireme.ship.taker", "bireme.ship.fetch_sender", *TEMPLATES),
+            ("bireme.ship.fetch_sender", *TEMPLATES),
+            ("bireme.ship.taker", *TEMPLATES),
         )
     )
     assert not {name for name in plain if name.startswith("bireme.ship")}
@@ -110,7 +110,7 @@ def interpreter(version: str) -> str:
 def test_every_module_is_imported_from_memory(version: str) -> None:
     """From bytecode by the same Python, and by others from source; without a file of ours."""
     python = interpreter(version)
-    names = ", ".join(sent_code.needed(sent_code.AGENT, ("bireme.ship.taker", "bireme.ship.fetch_sender", TEMPLATES)))
+    names = ", ".join(sent_code.needed(sent_code.AGENT, ("bireme.ship.taker", "bireme.ship.fetch_sender", *TEMPLATES)))
     finder = sent_code._source("bireme.agent.sent_modules")
     program = f"import sys\nexec(compile({finder!r}, 'sent', 'exec'))"
     program += f"\nmodules = SentModules({{}}); modules.add(sys.stdin.buffer.read())\nimport {names}\n"

@@ -21,6 +21,10 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.study.trial_result import TrialResult
 from bireme.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bireme.tune.execution.template_places import TemplatePlaces
+
 
 class Callback:
     """Shows the progress; this one shows nothing. ``interval``: seconds between two calls of `tick`; 0.0: only one.
@@ -65,6 +69,7 @@ class StudyRun:
         trials: whose trials they are; the earlier results are known already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `retries.BACK_OFF`.
+        templates: see `Executor`.
     """
 
     def __init__(
@@ -76,11 +81,14 @@ class StudyRun:
         *,
         keep: Sequence[int] = (),
         back_off: float = BACK_OFF,
+        templates: TemplatePlaces | None = None,
     ) -> None:
         self._trials, self._journal, self._callback = trials, journal, callback
         self.launch_request, self.judge, self.settling = trials.launch_request, trials.judge, trials.settling
         self._loop = Loop()
-        self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
+        self._executor = Executor(
+            self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill, templates=templates
+        )
         self._signum = 0
         self._failed = False
         self._blind = False

@@ -171,6 +171,11 @@ class Launch(Value):
         )
         return (*self.words, *self.pool.words(reservation), *port, *logs, *options, self.script, *args)
 
+    @property
+    def preloads(self) -> bool:
+        """Whether ranks are forked from templates."""
+        return any(word.startswith("--preload") for word in self.words)
+
     @staticmethod
     def _logs(option: str, folder: str | None, name: str) -> tuple[str, ...]:
         return () if folder is None else (option, os.path.join(folder, name))

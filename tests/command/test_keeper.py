@@ -1,0 +1,189 @@
+"""Templates that outlive jobs: one job after the other forks its ranks from them; whatever dies, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bireme.process import keeper
+from tests.command.conftest import state_of
+from tests.conftest import Stage, bireme, clean_environ, read_lines, wait_for
+
+LOOK = """
+import mine, os, sys
+print(mine.value, os.getppid(), "mine" in before, os.environ.get("BIREME_TEMPLATES"), *sys.argv[1:])
+"""
+WAIT = "import os, time; os.write(1, b'ready %d\\n' % os.getpid()); time.sleep(600)"
+
+
+class Place:
+    """A keeper below this process, and the jobs beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "socket")
+        self.handle = keeper.start(self.path, keep=())
+        self.stage = Stage()
+        self.folder = folder
+        self.write("one")
+        (folder / "look.py").write_text("import sys; before = set(sys.modules)" + LOOK)
+        (folder / "wait.py").write_text(WAIT)
+
+    def write(self, value: str) -> None:
+        (self.folder / "mine.py").write_text(f"import os; value = {value!r} + os.environ.get('MINE', '')")
+
+    def argv(self, script: str, *args: str) -> list[str]:
+        return bireme("run", "-q", "--num_gpus", "2", "--output", "raw", "--preload", "mine", script, *args)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        return clean_environ(BIREME_TEMPLATES=self.path, **more)
+
+    def look(self, *args: str, **more: str) -> tuple[str, int]:
+        """What the module of two warm ranks has, and the pid of their parent."""
+        done = self.stage.run_argv(self.argv("look.py", *args), cwd=self.folder, env=self.environ(**more), code=0)
+        (line,) = {*done.stdout.splitlines()}
+        value, parent, warm, place, *rest = line.split()
+        assert (warm, place, rest) == ("True", "None", list(args)), done.stderr
+        return value, int(parent)
+
+    def below(self, name: str) -> list[int]:
+        """The processes of this name below the keeper's watcher."""
+        found, waiting = [], [self.handle.pid]
+        while waiting:
+            pid = waiting.pop()
+            try:
+                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n":
+                    found.append(pid)
+            except OSError:
+                pass
+        return found
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    before = Stage()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder))
+        yield place
+        place.handle.close()
+        place.handle.wait()
+        keeper.remove(place.path)
+        place.stage.end()
+        before.end()
+        assert not os.path.exists(place.path)
+
+
+def test_jobs_share_a_template(place: Place) -> None:
+    value, first = place.look("a", BIREME_X="1")
+    (template,) = place.below("bireme-warm")
+    assert [value, place.look("b", "--c", RANK="9")] == ["one", ("one", first)]
+    assert place.below("bireme-warm") == [template] and place.below("bireme-keeper") == [first]
+
+
+def test_never_a_wrong_rank(place: Place) -> None:
+    """Another value of any variable, or a file that has changed, makes another template."""
+    assert place.look()[0] == "one"
+    assert place.look(MINE="2")[0] == "one2"
+    assert place.look()[0] == "one"
+    place.write("another")
+    assert place.look()[0] == "another"
+    assert len(place.below("bireme-warm")) == 1
+
+
+def test_the_template_is_killed_between_two_jobs(place: Place) -> None:
+    place.look()
+    (template,) = place.below("bireme-warm")
+    os.kill(template, signal.SIGKILL)
+    assert place.look()[0] == "one" and place.below("bireme-warm") != [template]
+
+
+@pytest.mark.parametrize("whom", ["job", "keeper", "rank"])
+def test_something_is_killed(place: Place, whom: str) -> None:
+    """The ranks end, and the next job runs, with this keeper or without."""
+    process = place.stage.start_argv(place.argv("wait.py"), cwd=place.folder, env=place.environ())
+    ranks = [int(line.split()[1]) for line in read_lines(process, 2, "ready")]
+    (guard,) = place.below("bireme-keeper")
+    os.kill({"job": process.pid, "keeper": guard, "rank": ranks[0]}[whom], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == {"job": -9, "keeper": 75, "rank": 137}[whom], err
+    for rank in ranks:
+        wait_for(lambda rank=rank: state_of(rank) in ("", "Z"), "the ranks to end")
+    assert place.look()[0] == "one"
+
+
+def test_a_job_is_stopped(place: Place) -> None:
+    process = place.stage.start_argv(place.argv("wait.py"), cwd=place.folder, env=place.environ())
+    read_lines(process, 2, "ready")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert place.look()[0] == "one"
+
+
+TRIAL = """
+import sys
+warm = "ctypes" in sys.modules
+import os, time
+if sys.argv[2:]:
+    print("ready", flush=True)
+    time.sleep(600)
+print("from", warm, os.getppid(), open(f"/proc/{os.getppid()}/comm").read())
+print("rate:", sys.argv[1])
+"""
+STUDY = (
+    "tune",
+    "--preload",
+    "ctypes",
+    "--accelerator",
+    "cpu",
+    "--num_gpus",
+    "1",
+    "--param",
+    "x=1,2,3",
+    "--trials",
+    "5",
+)
+
+
+def test_trials_of_a_study_share_a_template(stage: Stage, script, tmp_path: Path) -> None:
+    script(TRIAL, "trial.py")
+    words = (*STUDY, "--maximize", "rate: {}", "trial.py", "{x}")
+    stage.run(*words, cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path)), code=0)
+    texts = [path.read_text() for path in tmp_path.glob("tuning/trials/*/stdout.log")]
+    assert len(texts) >= 3
+    (line,) = {line.partition("from ")[2] for text in texts for line in text.splitlines() if "from " in line}
+    assert line.startswith("True ") and line.endswith(" bireme-keeper")
+    assert not stage.left() and not list(tmp_path.glob("bireme-*"))
+
+
+def test_the_tuner_is_killed(stage: Stage, script, tmp_path: Path) -> None:
+    script(TRIAL, "trial.py")
+    words = (*STUDY, "--maximize", "rate: {}", "trial.py", "{x}", "wait")
+    process = stage.start(*words, cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path)))
+    log = tmp_path / "tuning/trials/trial-1/stdout.log"
+    wait_for(lambda: log.exists() and "ready" in log.read_text(), "the trial")
+    process.kill()
+    process.communicate()
+    assert not stage.left(within=60)
+    assert not list(tmp_path.glob("bireme-templates-*"))
+
+
+@pytest.mark.slow
+def test_many_in_a_row_need_no_more(place: Place) -> None:
+    def used() -> list[tuple[int, int]]:
+        pids = [*place.below("bireme-warm"), *place.below("bireme-keeper")]
+        sizes = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in pids]
+        return [(int(size), len(os.listdir(f"/proc/{pid}/fd"))) for pid, size in zip(pids, sizes, strict=True)]
+
+    for _ in range(10):
+        place.look()
+    before = used()
+    for _ in range(40):
+        place.look()
+    for (pages, files), (pages_after, files_after) in zip(before, used(), strict=True):
+        assert files_after == files and pages_after - pages < 256
