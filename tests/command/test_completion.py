@@ -115,6 +115,7 @@ def test_short_and_whole_help(stage):
 
 
 def test_help_on_nothing_known(stage):
-    done = stage.run("help", "rnu")
+    done = stage.run("help", "nothing")
     assert (done.returncode, done.stdout) == (2, "")
     assert "bireme help run, tune, check, drain, or --man" in done.stderr
+    assert "did you mean bireme help run?" in stage.run("help", "rnu", code=2).stderr

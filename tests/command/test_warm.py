@@ -209,6 +209,7 @@ dist.destroy_process_group()
 """,
     "deepspeed": """
 import deepspeed, torch
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it is compiled, which PyTorch cannot below "a folder"
 torch.manual_seed(1)
 model = torch.nn.Linear(8, 1)
 config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
@@ -257,8 +258,6 @@ print(f(torch.ones(4)))
 @pytest.mark.parametrize("name", LARGE)
 def test_training_is_the_same(stage, cold_stage, script, tmp_path, name):
     path = script(LARGE[name])
-    if name == "deepspeed":  # its first run on a machine compiles an extension, and says so
-        cold_stage.run("run", "--num_gpus", "1", "--accelerator", "cpu", path, timeout=600, code=0)
     texts = []
     for each, modules in ((cold_stage, ""), (stage, "torch,deepspeed")):
         each.modules, folder = modules, tmp_path / (modules or "cold")
