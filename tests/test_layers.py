@@ -30,7 +30,7 @@ LAYERS = (
     {"bireme.tune.samplers"},
     {"bireme.tune.space", "bireme.tune.metrics"},
     {"bireme.tune.requirements"},
-    {"bireme.launch"},
+    {"bireme.launching"},
     {"bireme.elastic"},
     {"bireme.cluster"},
     {"bireme.agent"},
@@ -222,15 +222,15 @@ def test_no_module_takes_a_public_name() -> None:
 def test_wrong_arrows_are_found() -> None:
     """The check itself: whatever way an import is written, one that goes up or aside is seen."""
     plan = "bireme.planning.ranks"
-    assert wrong_arrows("import bireme.launch", plan) == [f"{plan}:1 imports bireme.launch, which lies above it"]
+    assert wrong_arrows("import bireme.launching", plan) == [f"{plan}:1 imports bireme.launching, which lies above it"]
     assert wrong_arrows("from bireme import runner", plan)
-    assert wrong_arrows("from bireme.launch.one_machine import start", plan)
-    assert wrong_arrows("def late():\n    from bireme.launch import start", plan)
-    assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.launch import start", plan)
+    assert wrong_arrows("from bireme.launching.one_machine import start", plan)
+    assert wrong_arrows("def late():\n    from bireme.launching import start", plan)
+    assert wrong_arrows("if TYPE_CHECKING:\n    from bireme.launching import start", plan)
     assert wrong_arrows("from ..runner import start", plan)
     assert wrong_arrows("from .. import runner", plan)
     assert wrong_arrows("from ..runner import start", "bireme.planning", is_package=True)
-    assert wrong_arrows("importlib.import_module('bireme.launch')", plan)
+    assert wrong_arrows("importlib.import_module('bireme.launching')", plan)
     assert wrong_arrows("from bireme import run", plan)
     assert wrong_arrows("from bireme.value import Value", "bireme.drafts") == [
         "bireme.drafts:1 imports its neighbour bireme.value.Value"
@@ -265,7 +265,7 @@ def test_the_package_itself_imports_nothing() -> None:
     ("modules", "heavy"),
     [
         ("bireme.cli.run, bireme.api", HEAVY),
-        ("bireme.cli.run, bireme.api, bireme.launch.many_nodes, bireme.backends.ssh", HEAVY | {"hashlib", "hmac"}),
+        ("bireme.cli.run, bireme.api, bireme.launching.many_nodes, bireme.backends.ssh", HEAVY | {"hashlib", "hmac"}),
         (
             "bireme.agent.remote, bireme.node.machine, bireme.node.examination",
             HEAVY | {"hashlib", "hmac"},

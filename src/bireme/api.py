@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.launch import placement
+from bireme.launching import placement
 from bireme.runner import session
 from bireme.signal_numbers import SIGINT
 

@@ -12,7 +12,7 @@ import pytest
 
 from bireme import JobSpec, Program
 from bireme.errors import BadInputError
-from bireme.launch.placement import preview
+from bireme.launching.placement import preview
 from bireme.planning.masking import MASK, is_secret, masked_environment, masked_words
 from tests.conftest import bireme, clean_environ
 

@@ -133,7 +133,7 @@ def test_the_time_limit_is_that_of_all_attempts(job, tmp_path, stage):
 LIMITS = """
 import os, sys
 from bireme.job import JobSpec, Program
-from bireme.launch import placement
+from bireme.launching import placement
 
 spec = JobSpec(Program(sys.argv[1], ("99",)), num_gpus=2, restarts=2, time_limit=1000.0, output="none")
 placement.launch(spec, os.environ, lambda _, again: print(again.time_limit))

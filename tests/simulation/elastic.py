@@ -8,8 +8,8 @@ from typing import Any
 
 from bireme.cluster.connections import NodeConnections
 from bireme.job import JobSpec
-from bireme.launch import elastic
-from bireme.launch.elastic import ElasticJob
+from bireme.launching import elastic
+from bireme.launching.elastic import ElasticJob
 from bireme.loop import Loop
 from bireme.result.outcome import Outcome
 from tests.simulation.descriptors import End, Pipe

@@ -163,7 +163,7 @@ MUTATIONS = (
     _rewritten(
         "unfit-ends-it",
         888,
-        "bireme.launch.elastic:ElasticJob._unfit",
+        "bireme.launching.elastic:ElasticJob._unfit",
         "self._epoch == 1 and there",
         "there",
         elastic=True,
@@ -171,7 +171,12 @@ MUTATIONS = (
     _rewritten("old-epoch-let-back", 71, f"{_ANSWERS}.hello", "if hello.earlier:", "if False:", elastic=True),
     _rewritten("lost-stays-present", 1, "bireme.elastic.roster:Roster.lose", "in self._names", "in ()", elastic=True),
     _rewritten(
-        "too-few-begin", 551, "bireme.launch.elastic:ElasticJob.unfit", ">= self._spec.min_nodes", ">= 1", elastic=True
+        "too-few-begin",
+        551,
+        "bireme.launching.elastic:ElasticJob.unfit",
+        ">= self._spec.min_nodes",
+        ">= 1",
+        elastic=True,
     ),
 )
 

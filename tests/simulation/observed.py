@@ -12,7 +12,7 @@ from bireme.cluster.connections import NodeConnections
 from bireme.cluster.node_answers import NodeAnswers
 from bireme.cluster.node_loss import NodeLoss
 from bireme.control.messages import Down, GuardianLost, Message, Output, Piece, Resume, Signalled, Suspend
-from bireme.launch import elastic, many_nodes
+from bireme.launching import elastic, many_nodes
 from tests.simulation import nodes
 from tests.simulation.nodes import AgentProcess
 from tests.simulation.run import Run

@@ -12,7 +12,7 @@ from bireme.cluster.connections import NodeConnections
 from bireme.cluster.node_selection import DeclaredPool, select
 from bireme.errors import BiremeError
 from bireme.job import JobSpec, Program
-from bireme.launch import many_nodes
+from bireme.launching import many_nodes
 from bireme.resources.hostfile import HostEntry
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.value import Value

@@ -40,7 +40,7 @@ def carry_out(parsed: Parsed) -> int:
         return OK
     if not options["world_info"]:
         raise BadInputError("--world_info is missing", hint="python -m bireme.agent --help shows the options")
-    from bireme.launch import by_hand
+    from bireme.launching import by_hand
     from bireme.planning.world import decode_world_info
 
     world = decode_world_info(options["world_info"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bireme.control.messages import Hello
     from bireme.job import JobSpec
-    from bireme.launch.placement import Agents, NativeRanks
+    from bireme.launching.placement import Agents, NativeRanks
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         show(help_page("check"))
         return OK
     spec = nodes_spec(in_active_environment(enter(parsed), os.environ))
-    from bireme.launch import placement
+    from bireme.launching import placement
 
     # Where nodes are declared, all of them are asked through agents, also this machine if it is the only one.
     place = placement.resolve(spec.replace(force_multi=True), os.environ)

@@ -103,7 +103,7 @@ def _report_place(path: str | None) -> str:
 
 
 def _run_job(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: None) -> int:
-    from bireme.launch import placement
+    from bireme.launching import placement
 
     outcome = placement.launch(spec, on_restart=_say_restart, on_change=_say_change)
     at_end(outcome)  # first: the reader of our stderr may be stalled
@@ -168,7 +168,7 @@ def report(outcome: Outcome, *, hasty: bool = False) -> None:
 
 def _dry_run(spec: JobSpec, *, as_json: bool) -> int:
     from bireme.cli import dry_run
-    from bireme.launch import placement
+    from bireme.launching import placement
 
     plan, commands = placement.preview(spec)
     for piece in dry_run.as_json(plan, commands) if as_json else (dry_run.as_text(plan, commands),):

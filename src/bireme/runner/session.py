@@ -1,6 +1,6 @@
 """The session of a job, from its start to its outcome: reacts to the ends of ranks, and passes on their output.
 
-A *crew* runs the ranks: that of this machine (:mod:`bireme.launch.one_machine`), or the agents of many nodes
+A *crew* runs the ranks: that of this machine (:mod:`bireme.launching.one_machine`), or the agents of many nodes
 (:mod:`bireme.cluster.cluster_crew`). :mod:`bireme.runner.signals` reacts to signals.
 """
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bireme.errors import OK, BadInputError, UnfitError
-from bireme.launch import one_machine, placement
+from bireme.launching import one_machine, placement
 from bireme.resources import devices, nvidia
 from bireme.resources.locality import is_this_machine
 from bireme.tune.execution.slot_scheduler import SlotReservation

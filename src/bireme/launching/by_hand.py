@@ -9,7 +9,7 @@ cannot restart the others.
 from __future__ import annotations
 
 from bireme.errors import BadInputError
-from bireme.launch import one_machine
+from bireme.launching import one_machine
 from bireme.node.examination import short_hostname
 from bireme.resources import devices
 from bireme.resources.own_name import loopback_name, socket_interfaces
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bireme.job import JobSpec
-    from bireme.launch.one_machine import Note
+    from bireme.launching.one_machine import Note
     from bireme.node.examination import Examination
     from bireme.planning.start import StartPlan
     from bireme.resources.pool import Pool

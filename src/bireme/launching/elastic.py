@@ -14,7 +14,7 @@ from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.cluster_job import ClusterJob
 from bireme.elastic.membership_monitor import MembershipMonitor
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
-from bireme.launch.restarts import RestartBudget
+from bireme.launching.restarts import RestartBudget
 from bireme.node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.resources.pool import listed

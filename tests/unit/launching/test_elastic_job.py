@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bireme.job import JobSpec, Program
-from bireme.launch.elastic import ElasticJob
+from bireme.launching.elastic import ElasticJob
 from bireme.node.machine import MACHINE
 from bireme.result.outcome import Outcome
 

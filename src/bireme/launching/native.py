@@ -16,8 +16,8 @@ from bireme.cluster.cluster_job import LauncherCommands
 from bireme.cluster.launcher_process import cancel
 from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
-from bireme.launch import many_nodes
-from bireme.launch.one_machine import LocalCrew
+from bireme.launching import many_nodes
+from bireme.launching.one_machine import LocalCrew
 from bireme.node.examination import interpreter
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
 from bireme.resources import devices, program

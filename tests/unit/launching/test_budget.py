@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bireme.launch.restarts import RestartBudget
+from bireme.launching.restarts import RestartBudget
 
 
 def test_so_many_and_no_more():

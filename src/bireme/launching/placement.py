@@ -86,7 +86,7 @@ class Epochs(_Place):
 def resolve(spec: JobSpec, environ: Mapping[str, str]) -> Placement:
     """Decide where a job runs. Starts nothing, and asks no node."""
     if spec.rendezvous and _is_typed_on_each_node(spec, environ):
-        from bireme.launch import by_hand
+        from bireme.launching import by_hand
 
         place: Placement = ByHand(*by_hand.as_for_torchrun(spec, environ))
     elif spec.elastic and not spec.by_hand:
@@ -183,7 +183,7 @@ def launch(
         place = resolve(spec, environ)
         if not spec.restarts or place.restarts_itself:
             return _run(spec, environ, place, on_change=on_change)
-        from bireme.launch import restarts
+        from bireme.launching import restarts
 
         return restarts.run(spec, _attempts(spec, environ, place), on_restart)
     finally:
@@ -233,22 +233,22 @@ def _run(
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
 ) -> Outcome:
     if isinstance(place, ThisMachine):
-        from bireme.launch import one_machine
+        from bireme.launching import one_machine
 
         return one_machine.run(spec, environ, place.nodes)
     if isinstance(place, ByHand):
-        from bireme.launch import by_hand
+        from bireme.launching import by_hand
 
         return by_hand.run(place.spec, environ, place.world, place.node_rank, os.getpid())
     if isinstance(place, NativeRanks):
-        from bireme.launch import native
+        from bireme.launching import native
 
         return native.run(spec, environ, place.nodes, place.launcher)
     if isinstance(place, Agents):
-        from bireme.launch import many_nodes
+        from bireme.launching import many_nodes
 
         return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
-    from bireme.launch import elastic
+    from bireme.launching import elastic
 
     return elastic.run(spec, environ, on_change)
 
@@ -267,17 +267,17 @@ def preview(spec: JobSpec, environ: Mapping[str, str] | None = None) -> tuple[Sk
         spec = spec.replace(master_addr=None, num_nodes=None, run_id=run_id)
         place = _on_nodes(spec, environ)
     if isinstance(place, ThisMachine):
-        from bireme.launch import one_machine
+        from bireme.launching import one_machine
 
         return Sketch.of(one_machine.preview(spec, environ, place.nodes)), None
     if isinstance(place, ByHand):
-        from bireme.launch import by_hand
+        from bireme.launching import by_hand
 
         return Sketch.of(by_hand.preview(place.spec, environ, place.world, place.node_rank)), None
     if isinstance(place, NativeRanks):
-        from bireme.launch import native
+        from bireme.launching import native
 
         return native.preview(spec, environ, place.nodes, place.launcher)
-    from bireme.launch import many_nodes
+    from bireme.launching import many_nodes
 
     return many_nodes.preview(spec, environ, place.nodes, place.launcher)
