@@ -18,7 +18,7 @@ SRC = Path(__file__).parent.parent / "src"
 LAYERS = (
     {"bireme.__main__", "bireme.agent.__main__", "bireme.deepspeed"},
     {"bireme.cli"},
-    {"bireme.api"},
+    {"bireme.api", "bireme.calls"},
     {"bireme.tune"},
     {"bireme.tune.program", "bireme.tune.deepspeed"},
     {"bireme.tune.launcher"},
@@ -50,6 +50,7 @@ LAYERS = (
         "bireme.drafts",
         "bireme.isolated",
         "bireme.jsontext",
+        "bireme.rank_numbers",
         "bireme.regular_file",
         "bireme.signal_numbers",
         "bireme.value",

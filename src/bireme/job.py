@@ -8,12 +8,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    ProgramKind: TypeAlias = Literal["script", "module", "exec"]
+    ProgramKind: TypeAlias = Literal["script", "module", "exec", "function"]
     LocalRankArg: TypeAlias = Literal["auto", "always", "never"]
     OutputMode: TypeAlias = Literal["auto", "prefix", "raw", "rank0", "none"]
 
 CHOICES = {
-    "ProgramKind": ("script", "module", "exec"),
+    "ProgramKind": ("script", "module", "exec", "function"),
     "LocalRankArg": ("auto", "always", "never"),
     "OutputMode": ("auto", "prefix", "raw", "rank0", "none"),
 }
@@ -56,6 +56,9 @@ DEFAULT_ELASTIC_TIMEOUT = 600.0
 DEFAULT_ELASTIC_INTERVAL = 30.0
 """Longest time, in seconds, between two probes of a lost node."""
 
+ANSWERS = 0
+"""The number of the stream on which a rank answers calls (`bireme.calls`), beside 1 and 2 for stdout and stderr."""
+
 DEFAULT_SHIP_LIMIT = 256 << 20
 """Bytes of the largest tree that is sent without asking."""
 
@@ -69,7 +72,8 @@ class Program(Value):
     Attributes:
         target: the script, module or executable.
         args: its arguments.
-        kind: ``script`` (run by Python), ``module`` (``python -m``) or ``exec`` (run directly, found on ``PATH``).
+        kind: ``script`` (run by Python), ``module`` (``python -m``) or ``exec`` (run directly, found on ``PATH``). Or
+            ``function`` (`bireme.calls`): Python that gets its code and calls by its stdin, and answers there.
     """
 
     target: str
@@ -212,6 +216,11 @@ class JobSpec(Value):
         """Whether this rank reads the command's stdin; ``default``: who does so if ``stdin`` is empty."""
         given = self.stdin or default
         return given == "all" or (given.isdecimal() and int(given) == rank)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the ranks take calls of functions, and answer (`bireme.calls`)."""
+        return self.program.kind == "function"
 
     @property
     def has_own_names(self) -> bool:

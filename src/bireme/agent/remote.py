@@ -248,7 +248,10 @@ class RemoteAgent:
         )
 
         def stdin(rank: int, null: int) -> int:
-            return part.add_input(lambda: self._channel.send(messages.InputTaken())) if spec.gives_stdin(rank) else null
+            if not spec.gives_stdin(rank):
+                return null
+            answers_of = rank if spec.answers else None
+            return part.add_input(lambda: self._channel.send(messages.InputTaken()), answers_of=answers_of)
 
         part.fork(environ, stdin, keep=keep)
         self._part = part

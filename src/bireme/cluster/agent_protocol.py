@@ -29,7 +29,7 @@ from bireme.errors import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Literal, TypeAlias
 
     State: TypeAlias = Literal[
@@ -107,12 +107,12 @@ class AgentProtocol:
         """Note that the agent is offered a tree: it may say what it needs of it, once."""
         self._needs = True
 
-    def start(self, ranks: Iterable[int]) -> None:
-        """Enter the state running: the agent is told to start these ranks."""
+    def start(self, ranks: Iterable[int], streams: Sequence[int] = (1, 2)) -> None:
+        """Enter the state running: the agent is told to start these ranks, each with these streams."""
         self.on("start")
         self._planned = set(ranks)
         self._unseen = set(self._planned)
-        self._streams = {(rank, number) for rank in self._planned for number in (1, 2)}
+        self._streams = {(rank, number) for rank in self._planned for number in streams}
         self.pipes = len(self._streams)
 
     def stop(self) -> None:

@@ -8,6 +8,7 @@ from bireme.cluster.rendezvous_address import RendezvousAddress
 from bireme.control import messages
 from bireme.control.frames import encode_output
 from bireme.errors import BadInputError, ProtocolError
+from bireme.job import ANSWERS
 from bireme.logs.rankfiles import RankFiles
 from bireme.planning.environment import job_facts
 from bireme.planning.start import start_plan
@@ -53,7 +54,7 @@ class OutputCredit:
         """
         if member.ungranted > WINDOW + _IN_A_PIPE * member.protocol.pipes:
             raise ProtocolError("it sent more output than it was given credit for")
-        if self.files is not None:
+        if self.files is not None and frame.number != ANSWERS:
             self.files.write(frame.rank, frame.data)
         self._session.chunk(frame.rank, frame.number, frame.data)
         member.ungranted += len(frame.data)
@@ -246,7 +247,8 @@ class ClusterCrew(Crew):
             if node is None:  # the filters leave it no slots
                 member.protocol.on("idle")
                 continue
-            member.protocol.start(worker.rank for worker in node.workers)
+            streams = (ANSWERS, 1, 2) if self._job.spec.answers else (1, 2)
+            member.protocol.start((worker.rank for worker in node.workers), streams)
             node = node.replace(env={**node.env, **screen})
             member.send(
                 messages.Start(node=node, accelerator=accelerator, grace=grace, window=WINDOW, rest=self._session.rest)
@@ -259,9 +261,8 @@ class ClusterCrew(Crew):
     def _read_stdin(self) -> None:
         from bireme.runner.stdin import StdinReader
 
-        terminal = self._session.terminal
-        self._stdin = StdinReader(self._session.loop, terminal, self._on_stdin)
-        if terminal.stdin_for_ranks(-1) == 0:
+        self._stdin = StdinReader(self._session, self._on_stdin)
+        if self._session.terminal.stdin_for_ranks(-1) == 0:
             self._stdin.read_on()
         else:
             self._on_stdin(b"")

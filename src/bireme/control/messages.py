@@ -57,7 +57,7 @@ class Message(Value):
 
 
 class Output(Value):
-    """A chunk of a rank's stdout (``number`` 1) or stderr (2). It is sent as raw bytes, not as JSON.
+    """A chunk of a rank's stdout (``number`` 1), stderr (2) or answers (0). It is sent as raw bytes, not as JSON.
 
     To an agent: a chunk of stdin (``number`` 0) for all of its ranks that read it, empty at the end.
     """

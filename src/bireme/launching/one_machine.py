@@ -80,9 +80,9 @@ class LocalCrew(NodePart):
         if not self.has_input:
             from bireme.runner.stdin import StdinReader
 
-            self._reader = StdinReader(session.loop, session.terminal, self.write_input)
+            self._reader = StdinReader(session, self.write_input)
             self._reader.read_on()
-        return self.add_input(self._reader.read_on)
+        return self.add_input(self._reader.read_on, answers_of=rank if session.spec.answers else None)
 
 
 class _ToSession:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from bireme import signal_numbers as signal
+from bireme.job import ANSWERS
 from bireme.logs.rankfiles import RankFiles
 from bireme.node import error_folder
 from bireme.node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from bireme.process.stop_ladder import Event
 
     class Observer(Protocol):
-        """Is told what happens to a node's part. Times are monotonic seconds; stream 1 is stdout, 2 is stderr."""
+        """Is told what happens to a node's part. Times are monotonic seconds; streams as in `bireme.node.pipes`."""
 
         def up(self, rank: int, pid: int, when: float) -> None:
             """A rank was started."""
@@ -198,11 +199,21 @@ class NodePart:
         """Whether a rank reads from a pipe of ours."""
         return self._input is not None
 
-    def add_input(self, on_taken: Callable[[], None]) -> int:
-        """Make the pipe for a rank's stdin, into which `write_input` writes; return what the rank reads from."""
+    def add_input(self, on_taken: Callable[[], None], *, answers_of: int | None = None) -> int:
+        """Make the pipe for a rank's stdin, into which `write_input` writes; return what the rank reads from.
+
+        Args:
+            answers_of: the rank, if it also writes there (`bireme.calls`).
+        """
         if self._input is None:
             self._input = InputPipes(self._loop, on_taken)
-        return self._input.add()
+        if answers_of is None:
+            return self._input.add()
+        import _socket
+
+        ours, theirs = (end.detach() for end in _socket.socketpair())
+        self._input.adopt(os.dup(ours))
+        return self._pipes.add(answers_of, ANSWERS, (ours, theirs))
 
     def write_input(self, data: bytes) -> None:
         """Write to all ranks that read our stdin; b"" closes it."""
@@ -231,7 +242,7 @@ class NodePart:
             self.signal_ranks(signal.SIGWINCH)
 
     def _chunk(self, rank: int, number: int, chunk: bytes) -> None:
-        if self._files is not None:
+        if self._files is not None and number != ANSWERS:
             self._files.write(rank, chunk)
         self._observer.chunk(rank, number, chunk)
 

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 
+from bireme.job import ANSWERS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
 
 OUT, ERR = 1, 2
-"""The streams of a rank, stdout and stderr."""
+"""The streams of a rank, stdout and stderr; a third one is `ANSWERS`."""
 _CHUNK = 64 * 1024
 """Bytes per read: larger reads miss the CPU's cache and are slower (550 instead of 860 MB/s to a file)."""
 _PIPE = 256 * 1024
@@ -24,18 +26,18 @@ _LATE = 0.05
 
 
 class _Pipe:
-    """One pipe: stdout (1) or stderr (2) of one rank."""
+    """One pipe: a stream of one rank."""
 
-    def __init__(self, loop: Loop, rank: int, number: int, terminal: tuple[int, int] | None) -> None:
+    def __init__(self, loop: Loop, rank: int, number: int, ends: tuple[int, int] | None) -> None:
         self.rank, self.number = rank, number
         self.begun = False
         self.excused = False
         """Whether the last check was late and is to be repeated."""
         self.timer: Timer | None = None
         self.last_read = 0.0
-        self.read_fd, self.write_fd = terminal or loop.pipe()
+        self.read_fd, self.write_fd = ends or loop.pipe()
         loop.set_blocking(self.read_fd, False)
-        if terminal is not None:
+        if ends is not None:
             return
         try:
             fcntl.fcntl(self.read_fd, fcntl.F_SETPIPE_SZ, _PIPE)
@@ -67,13 +69,13 @@ class Pipes:
         self._open: dict[int, _Pipe] = {}
         self._paused = False
 
-    def add(self, rank: int, number: int, terminal: tuple[int, int] | None = None) -> int:
+    def add(self, rank: int, number: int, ends: tuple[int, int] | None = None) -> int:
         """Make the pipe for a rank's stream; return the descriptor that the rank writes to.
 
         Args:
-            terminal: both ends of a pseudo-terminal to use in the pipe's place; they are closed like a pipe's.
+            ends: of a pseudo-terminal or of a socket to use in the pipe's place; they are closed like a pipe's.
         """
-        pipe = _Pipe(self._loop, rank, number, terminal)
+        pipe = _Pipe(self._loop, rank, number, ends)
         self._open[pipe.read_fd] = pipe
         return pipe.write_fd
 
@@ -122,7 +124,8 @@ class Pipes:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno != errno.EIO:  # no process has the pseudo-terminal open any more
+            # No process has the pseudo-terminal open any more, or a rank has ended without reading its calls.
+            if error.errno not in (errno.EIO, errno.ECONNRESET):
                 raise
             chunk = b""
         if not chunk:
@@ -131,7 +134,7 @@ class Pipes:
         if len(chunk) < _SMALL:
             self._loop.small_read()
         self._on_chunk(pipe.rank, pipe.number, chunk)
-        if not chunk.endswith(b"\n"):
+        if pipe.number != ANSWERS and not chunk.endswith(b"\n"):
             self._let_rest(pipe)
         else:
             pipe.begun = False
@@ -213,8 +216,12 @@ class InputPipes:
         theirs, ours = self._loop.pipe()
         self._loop.set_blocking(ours, False)
         self._theirs.append(theirs)
-        self._left[ours] = memoryview(b"")
+        self.adopt(ours)
         return theirs
+
+    def adopt(self, ours: int) -> None:
+        """Write to this descriptor too, and close it as one of ours."""
+        self._left[ours] = memoryview(b"")
 
     def begin(self) -> None:
         """Close our copies of what the ranks have inherited."""

@@ -38,7 +38,7 @@ def check(spec: object) -> None:
     for word in (program.target, *program.args):
         if not isinstance(word, str):
             raise TypeError(f"program: expected words of type str, not {word!r}")
-    _among(program.kind, job.CHOICES["ProgramKind"], "program.kind")
+    _among(program.kind, ("script", "module", "exec"), "program.kind")
     _among(spec.local_rank_arg, job.CHOICES["LocalRankArg"], "local_rank_arg")
     _among(spec.rendezvous, ("", "static", "c10d"), "rendezvous")
     for option, field in fields():

@@ -208,6 +208,8 @@ def worker_argv(
     start: tuple[str, ...]
     if program.kind == "exec":
         start = (program.target,)
+    elif program.kind == "function":
+        start = (interpreter, "-u", "-c", program.target)
     elif program.kind == "module":
         start = (interpreter, "-u", "-m", program.target)
     else:

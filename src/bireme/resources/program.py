@@ -103,6 +103,8 @@ def check(spec: JobSpec, environ: Mapping[str, str], *, shared: bool = False) ->
         # Only if this Python runs the ranks is the search path for modules known.
         is_ours = spec.venv_script is None and spec.python in (None, sys.executable)
         text = _read_module(program, environ) if is_ours else b""
+    elif program.kind == "function":
+        text = b""
     else:
         text = _read_executable(program.target, environ)
     if spec.local_rank_arg == "never":

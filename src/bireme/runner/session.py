@@ -10,7 +10,8 @@ import os
 
 from bireme import signal_numbers as signal
 from bireme.errors import OK, BadInputError
-from bireme.logs.console import ERR, OUT, Console
+from bireme.job import ANSWERS
+from bireme.logs.console import ERR, OUT, Console, Sink
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.result.outcome import WORDS_OF
@@ -124,9 +125,10 @@ class Session:
         self.loop = loop
         self._begin = loop.now()
         self.verdict = Verdict()
-        self.console = Console(
-            self.loop, spec.log_level, on_gone=self._reader_gone, on_room=lambda: self.crew.release_output()
-        )
+        self.console = Console(self.loop, spec.log_level, on_gone=self.caller_gone, on_room=self._go_on)
+        self._answers: Sink | None = None  # to whom the ranks answer
+        if spec.answers:
+            self._answers = Sink(self.loop, 0, on_error=lambda _: self.caller_gone(), on_room=self._go_on)
         self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal.leave, grace=spec.grace)
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
@@ -202,11 +204,24 @@ class Session:
         return self._gone or self._settled or done or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
-        """Take a chunk of a rank's output."""
-        assert self._output is not None
-        self._output.feed(rank, number, data)
-        if self.console.full:
+        """Take a chunk of a rank's output, or of its answers."""
+        if number == ANSWERS:
+            assert self._answers is not None
+            self._answers.write(rank.to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
+        else:
+            assert self._output is not None
+            self._output.feed(rank, number, data)
+        if self._is_full:
             self.crew.hold_output()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the ranks must wait for those who read from us."""
+        return self.console.full or (self._answers is not None and self._answers.full)
+
+    def _go_on(self) -> None:
+        if not self._is_full:
+            self.crew.release_output()
 
     @property
     def rest(self) -> float:
@@ -221,7 +236,10 @@ class Session:
     def eof(self, rank: int, number: int) -> None:
         """Note the end of a rank's stream."""
         assert self._output is not None
-        self._output.eof(rank, number)
+        if number == ANSWERS:
+            self.chunk(rank, number, b"")
+        else:
+            self._output.eof(rank, number)
 
     def gone(self) -> None:
         """Note that no process of the job is left; some of its output may still be in the pipes."""
@@ -232,9 +250,13 @@ class Session:
         """Note that all output has been received; end the session once it is written."""
         if self._output is not None:
             self._output.flush()
-        self.console.when_drained(self.loop.stop)
+        if self._answers is not None and self._answers.pending:
+            self._answers.on_drained = lambda: self.console.when_drained(self.loop.stop)
+        else:
+            self.console.when_drained(self.loop.stop)
 
-    def _reader_gone(self) -> None:
+    def caller_gone(self) -> None:
+        """Stop the job: nobody reads its output or answers any more."""
         self.trouble("reader gone", "", self.loop.now())
 
     # -- the end ---------------------------------------------------------------------------------
@@ -289,6 +311,8 @@ class Session:
         if self._crew is not None:
             self._crew.close()
         self.console.close()
+        if self._answers is not None:
+            self._answers.close()
         self.loop.close()
         self.terminal.leave()
         if self._mask is not None:

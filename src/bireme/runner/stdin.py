@@ -6,8 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bireme.loop import Loop
-    from bireme.runner.session import Terminal
+    from bireme.runner.session import Session
 
 _CHUNK = 64 * 1024
 _BACKGROUND_LOOK = 0.5
@@ -18,12 +17,13 @@ class StdinReader:
     """Reads our stdin.
 
     Args:
-        terminal: the terminal on our stdin: it is not read in the background, as that would suspend us.
+        session: a terminal is not read in the background, as that would suspend us.
         on_chunk: called with what was read, at the end with b"". Then :meth:`read_on` has to be called for more.
     """
 
-    def __init__(self, loop: Loop, terminal: Terminal, on_chunk: Callable[[bytes], None]) -> None:
-        self._loop, self._terminal, self._on_chunk = loop, terminal, on_chunk
+    def __init__(self, session: Session, on_chunk: Callable[[bytes], None]) -> None:
+        self._session, self._loop, self._terminal = session, session.loop, session.terminal
+        self._on_chunk = on_chunk
 
     def read_on(self) -> None:
         """Read the next chunk when there is one."""
@@ -45,4 +45,6 @@ class StdinReader:
             return
         except OSError:  # it is closed, or its terminal is gone
             data = b""
+        if not data and self._session.spec.answers:
+            self._session.caller_gone()
         self._on_chunk(data)

@@ -1,0 +1,1 @@
+"""Functions on ranks, and jobs as objects: what `bireme.launch`, `bireme.start` and `bireme.Executor` do."""

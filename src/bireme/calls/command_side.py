@@ -1,0 +1,57 @@
+"""The process that runs a job for `bireme.start` and its kin: a ``bireme run`` whose stdin is a socket to the caller.
+
+The caller sends the job, and what the ranks of functions are to hear follows. It gets what they answer, as frames of
+``!II``: the rank and the length of what it has written, 0 when the rank has ended; and the outcome at the end, as a
+frame of `OUTCOME`. If the socket ends before, the caller is gone, and the job is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from bireme.errors import BiremeError
+from bireme.job import JobSpec
+from bireme.launching import placement
+from bireme.validate import build
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+HEAD = struct.Struct("!II")
+OUTCOME = 0xFFFFFFFF
+"""Stands in the place of the rank: the outcome of the job follows as JSON."""
+
+
+def command() -> NoReturn:
+    """Run the job of which the caller sends the description."""
+    import json
+
+    text = _read(HEAD.unpack(_read(HEAD.size))[1])
+    spec = build(JobSpec, json.loads(text))
+    os.set_blocking(0, False)
+    try:
+        outcome = placement.launch(spec)
+        said: dict[str, Any] = {"outcome": outcome.as_dict()}
+    except BiremeError as error:
+        said = {"error": [type(error).__name__, error.what, error.hint, error.where]}
+    os.set_blocking(0, True)
+    record = json.dumps(said).encode()
+    try:
+        os.write(0, HEAD.pack(OUTCOME, len(record)))
+        while record:
+            record = record[os.write(0, record) :]
+    except OSError:
+        pass  # the caller is gone
+    os._exit(0)
+
+
+def _read(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = os.read(0, size - len(data))
+        if not more:
+            os._exit(0)  # the caller is gone already
+        data += more
+    return data

@@ -1,0 +1,264 @@
+"""An executor over ranks that stay: each call goes to one of them, or to all of them as a group."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from bireme.calls import rank_side
+from bireme.calls.functions import Results, failure, first_words, frame, function_spec, packed, raised, source_of
+from bireme.calls.running_job import Job, Stream
+from bireme.errors import BiremeError
+from bireme.logs.console import complain
+from bireme.value import Value
+
+_PATIENCE = 0.5
+"""Seconds after the end of one rank in which the launcher may say why."""
+
+_all: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+class _Call(Value):
+    """A call that waits or runs. ``group``: whether all ranks run it together."""
+
+    future: concurrent.futures.Future[Any]
+    body: bytes
+    source: str
+    group: bool
+
+
+class _Run:
+    """A call that runs on a rank, or on all of them (`rank_side.ALL`)."""
+
+    def __init__(self, call: _Call, rank: int) -> None:
+        self.call, self.rank = call, rank
+        self.answers: dict[int, Any] = {}
+        self.error: BaseException | None = None
+
+
+class Executor(concurrent.futures.Executor):
+    """Ranks that stay, and run one call after another: a `concurrent.futures.Executor`.
+
+    A call that raises an exception fails, and its rank goes on. A rank that dies fails its call, and those that run on
+    the others at that moment: all ranks are replaced. Calls that wait are run by the new ones.
+
+    Args:
+        stdout, stderr, fields: as for `bireme.launch`.
+
+    Raises:
+        BadInputError: the job cannot be run as described.
+        BiremeError: the ranks cannot be started.
+    """
+
+    def __init__(self, *, stdout: Stream = None, stderr: Stream = None, **fields: Any) -> None:
+        self._spec = function_spec(fields)
+        self._stdout, self._stderr = stdout, stderr
+        self._lock = threading.Condition(threading.RLock())
+        self._waiting: deque[_Call] = deque()
+        self._running: dict[int, _Run] = {}  # by the number of the call
+        self._numbers = itertools.count(1)
+        self._idle: set[int] = set()
+        self._hosts: dict[int, str] = {}  # of the ranks that have begun
+        self._size = 0
+        self._closing = False
+        self._left: int | None = None  # a rank that has ended by itself
+        self._job: Job | None = None
+        self._failed: BaseException | None = None
+        with self._lock:
+            self._start()
+            while not self._idle and self._failed is None:
+                self._lock.wait()
+        if self._failed is not None:
+            raise self._failed
+        _all.add(self)
+
+    # -- for users -------------------------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._size
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Have one rank run ``fn(*args, **kwargs)``."""
+        return self._enqueue(fn, packed(fn, args, kwargs), group=False)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        **_: Any,
+    ) -> Iterator[Any]:
+        """As of every executor. ``chunksize``: how many elements a rank gets in one call."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be at least 1")
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+        rows = zip(*iterables)  # noqa: B905  (as the built-in map)
+        chunks = iter(lambda: list(itertools.islice(rows, chunksize)), [])
+        futures = [
+            self._enqueue(fn, packed(fn, list(zip(*chunk, strict=True)), {}, each=True), group=False)
+            for chunk in chunks
+        ]
+        return itertools.chain.from_iterable(_in_order(futures, timeout))
+
+    def launch(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Results:
+        """Have all ranks run a function together, as `bireme.launch` does, and wait for what they return.
+
+        They meet at the same address and port each time: a process group has to be destroyed before the next one.
+        """
+        future = self._enqueue(fn, packed(fn, args, kwargs), group=True)
+        try:
+            found = future.result()
+        except KeyboardInterrupt:
+            with self._lock:
+                self._closing = True
+                if self._job is not None:
+                    self._job.stop()
+            raise
+        assert isinstance(found, Results)
+        return found
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the ranks when all calls have ended; ``cancel_futures``: those that wait are not run."""
+        with self._lock:
+            self._closing = True
+            while cancel_futures and self._waiting:
+                self._waiting.popleft().future.cancel()
+            self._maybe_end()
+            while wait and self._job is not None and threading.current_thread() is not self._job.thread:
+                self._lock.wait()
+
+    # -- calls -----------------------------------------------------------------------------------------
+
+    def _enqueue(self, fn: Callable[..., Any], body: bytes, *, group: bool) -> concurrent.futures.Future[Any]:
+        call = _Call(concurrent.futures.Future(), body, source_of(fn), group)
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if self._failed is not None:
+                raise self._failed
+            self._waiting.append(call)
+            self._dispatch()
+        return call.future
+
+    def _dispatch(self) -> None:
+        """Send calls to idle ranks, in their order; a group waits until all are idle."""
+        while self._waiting and self._idle and self._job is not None:
+            if self._waiting[0].group and len(self._idle) < self._size:
+                return
+            call = self._waiting.popleft()
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            rank = rank_side.ALL if call.group else min(self._idle)
+            number = next(self._numbers)
+            self._running[number] = _Run(call, rank)
+            self._idle -= set(self._hosts) if call.group else {rank}
+            self._job.send(frame(rank, number, call.body))
+
+    def _take(self, rank: int, number: int, kind: bytes, answer: Any) -> None:
+        """In the thread of the job: a rank has begun, has answered, or has ended."""
+        with self._lock:
+            if not kind:
+                if not self._closing and self._left is None and self._job is not None:
+                    self._left = rank
+                    # If it has failed, the job ends by itself, and says how. Else the others would wait for it.
+                    late = threading.Timer(_PATIENCE, self._job.stop)
+                    late.daemon = True
+                    late.start()
+                return
+            if number == 0:
+                self._size, self._hosts[rank] = answer
+            done = self._running.get(number)
+            if done is not None:
+                if kind == b"e":
+                    done.error = done.error or raised(rank, answer, source=done.call.source)
+                done.answers[rank] = answer
+            whole = done is None or not done.call.group or len(done.answers) == self._size
+            if whole:
+                self._running.pop(number, None)
+                self._idle |= set(self._hosts) if done is not None and done.call.group else {rank}
+                self._lock.notify_all()
+        if whole and done is not None:
+            self._resolve(done)
+        with self._lock:
+            self._dispatch()
+            self._maybe_end()
+
+    def _resolve(self, done: _Run) -> None:
+        """Tell the future, without the lock: whoever waits for it may call us."""
+        if done.error is not None:
+            done.call.future.set_exception(done.error)
+        elif done.call.group:
+            ranks = sorted(done.answers)
+            hosts = [self._hosts[rank] for rank in ranks]
+            done.call.future.set_result(Results([done.answers[rank] for rank in ranks], hosts))
+        else:
+            done.call.future.set_result(next(iter(done.answers.values())))
+
+    def _maybe_end(self) -> None:
+        if self._closing and not self._waiting and not self._running and self._job is not None:
+            self._job.send(frame(rank_side.ALL, 0, b""))
+
+    # -- ranks -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._job = Job(self._spec, stdout=self._stdout, stderr=self._stderr, on_answer=self._take)
+        self._job.send(*first_words(stays=True))
+        self._job.add_done_callback(self._gone)
+
+    def _gone(self, job: Job) -> None:
+        """All ranks have ended: fail the calls that ran, and start new ones unless that would fail again."""
+        try:
+            outcome = job.wait()
+            error: BaseException = failure(outcome)
+            if self._left is not None and outcome.cause == "signal":
+                error = BiremeError(f"rank {self._left} has ended during a call")
+        except BiremeError as own:
+            error = own
+        with self._lock:
+            lost = [run.call for run in self._running.values()]
+            again = bool(self._hosts) and not self._closing
+            self._running, self._idle, self._hosts, self._left, self._job = {}, set(), {}, None, None
+            if again:
+                complain(f"the ranks are replaced: {str(error).partition(chr(10))[0]}")
+                try:
+                    self._start()
+                except BiremeError as own:
+                    error, again = own, False
+            if not again:
+                self._failed = error
+                lost += self._waiting
+                self._waiting.clear()
+            self._lock.notify_all()
+        for call in lost:
+            if not call.future.done():
+                call.future.set_exception(error)
+
+
+def _in_order(futures: list[concurrent.futures.Future[Any]], timeout: float | None) -> Iterator[Any]:
+    """The results of these futures; those that wait are cancelled if one fails, or if nobody wants them any more."""
+    import time
+
+    end = None if timeout is None else time.monotonic() + timeout
+    try:
+        for future in futures:
+            yield future.result(None if end is None else end - time.monotonic())
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+@atexit.register
+def _finish() -> None:
+    """At the end of the program, as with other executors: what was submitted is done."""
+    for each in list(_all):
+        each.shutdown()

@@ -1,0 +1,313 @@
+"""A job as an object: started without waiting, in a process of its own, from any thread (`bireme.start`)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from typing import IO, TYPE_CHECKING, Any
+
+from bireme import errors, isolated
+from bireme.calls import rank_side
+from bireme.calls.command_side import HEAD, OUTCOME
+from bireme.errors import BiremeError
+from bireme.options.python_interface import in_python
+from bireme.result.outcome import Outcome
+from bireme.validate import build
+
+if TYPE_CHECKING:
+    from bireme.job import JobSpec
+
+Stream = IO[str] | Callable[[str], object] | int | None
+"""Where output goes: a file, a function that gets each line, ``subprocess.DEVNULL``; None: where ours goes."""
+
+_IN_MEMORY = 1 << 20
+"""Bytes of an answer that are kept in memory; a larger one goes through a file."""
+
+_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_fork() -> None:
+    """The end of the caller must end its jobs, also where a fork of the caller lives on."""
+    for each in list(_open):
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
+
+
+class Job:
+    """A job that runs. `bireme.start` makes it.
+
+    Args:
+        spec: the job.
+        stdout, stderr: where its output goes.
+        on_answer: for ranks of functions: called in a thread of this object with the rank, the number of the call,
+            the kind (``r`` or ``e``), and the object that was answered; with -1 when the rank has ended.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        on_answer: Callable[[int, int, bytes, Any], object] = lambda *_: None,
+    ) -> None:
+        self.spec = spec
+        self._on_answer = on_answer
+        self._inboxes: dict[int, _Inbox] = {}
+        self._outcome: Outcome | None = None
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._callbacks: list[Callable[[Job], object]] = []
+        self._lock = threading.Lock()
+        self._writes = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        _open.add(self._socket)
+        out, err = _Destination(stdout, "stdout"), _Destination(stderr, "stderr")
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    isolated.command("bireme.calls.command_side"),
+                    stdin=theirs.fileno(),
+                    stdout=out.target,
+                    stderr=err.target,
+                    start_new_session=True,  # signals of the terminal are for the caller alone
+                )
+        except OSError as error:
+            self._socket.close()
+            raise BiremeError(f"cannot start a process: {error.strerror}") from None
+        self._followers = [
+            each.follow(pipe, self._fail)
+            for each, pipe in zip((out, err), (self._process.stdout, self._process.stderr), strict=True)
+            if pipe is not None
+        ]
+        text = json.dumps(spec.as_dict()).encode()
+        self.send(HEAD.pack(0, len(text)), text)
+        self.thread = threading.Thread(target=self._listen, name=f"bireme-job-{self._process.pid}", daemon=True)
+        self.thread.start()
+
+    # -- for users -----------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The process that runs the job."""
+        return self._process.pid
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the job has ended; None: it has not."""
+        return self._outcome
+
+    def done(self) -> bool:
+        """Whether the job has ended."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> Outcome:
+        """Wait for the end of the job.
+
+        Raises:
+            TimeoutError: it has not ended after ``timeout`` seconds; it goes on.
+            BadInputError: it cannot be run as described; nothing has been started.
+            BiremeError: it could not be started.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the job has not ended after {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop the job as Ctrl+C does, and return at once; ``now``: kill its ranks without a time to save anything."""
+        for signum in (signal.SIGINT, signal.SIGINT) if now else (signal.SIGTERM,):
+            if not self._ended.is_set():
+                self._process.send_signal(signum)
+
+    def add_done_callback(self, callback: Callable[[Job], object]) -> None:
+        """Call ``callback`` with this job when it has ended, in a thread of this object; at once if it has."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the job if it runs, and wait for its end."""
+        self.stop()
+        self._ended.wait()
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        """In asyncio: the outcome, as of `wait`. A task that is cancelled meanwhile stops the job."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        end = loop.create_future()
+
+        def conclude() -> None:
+            if not end.done():
+                end.set_result(None)
+
+        self.add_done_callback(lambda _: loop.call_soon_threadsafe(conclude))
+        try:
+            yield from end.__await__()
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+        return self.wait()
+
+    # -- the process ---------------------------------------------------------------------------------
+
+    def send(self, *parts: bytes) -> None:
+        """Send something to the process, and so to the ranks of functions."""
+        with self._writes:
+            try:
+                for part in parts:
+                    self._socket.sendall(part)
+            except OSError:
+                pass  # it has ended, which `_listen` sees
+
+    def _listen(self) -> None:
+        try:
+            with self._socket.makefile("rb", buffering=1 << 18) as file:
+                while len(head := file.read(HEAD.size)) == HEAD.size:
+                    rank, size = HEAD.unpack(head)
+                    if rank == OUTCOME:
+                        self._conclude(json.loads(file.read(size)))
+                        break
+                    if not size:
+                        self._on_answer(rank, -1, b"", None)
+                    inbox = self._inboxes.setdefault(rank, _Inbox())
+                    for number, kind, answer in inbox.feed(file.read(size)):
+                        self._on_answer(rank, number, kind, answer)
+        except OSError:
+            pass
+        code = self._process.wait()
+        for each in self._followers:
+            each.join()
+        if self._outcome is None and self._error is None:
+            self._error = BiremeError(f"the process of the job was ended (exit code {code})")
+        self._socket.close()
+        with self._lock:
+            self._ended.set()
+        for callback in self._callbacks:
+            callback(self)
+
+    def _conclude(self, said: dict[str, Any]) -> None:
+        if "outcome" in said:
+            self._outcome = build(Outcome, said["outcome"])
+            return
+        name, what, hint, where = said["error"]
+        error = getattr(errors, name, BiremeError)(what, hint=hint, where=where)
+        self._fail(in_python(error) if isinstance(error, errors.BadInputError) else error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+
+
+class _Inbox:
+    """Puts the answers of one rank together."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._left = 0  # bytes of the piece that are still to come
+        self._number, self._kind = 0, b""
+        self._answer: bytearray | IO[bytes] = bytearray()
+
+    def feed(self, data: bytes) -> Generator[tuple[int, bytes, Any], None, None]:
+        """Yield (number of the call, kind, object) of each answer that the data completes."""
+        view = memoryview(data)
+        while view:
+            if len(self._head) < rank_side.ANSWER.size:
+                missing = rank_side.ANSWER.size - len(self._head)
+                self._head += view[:missing]
+                view = view[missing:]
+                if len(self._head) < rank_side.ANSWER.size:
+                    return
+                self._number, self._kind, self._left = rank_side.ANSWER.unpack(self._head)
+            piece, view = view[: self._left], view[self._left :]
+            self._left -= len(piece)
+            self._keep(piece)
+            if self._left:
+                return
+            self._head.clear()
+            if self._kind == b"x":
+                self._answer = bytearray()
+            elif self._kind != b"p":
+                yield self._number, self._kind, self._whole()
+
+    def _keep(self, piece: memoryview) -> None:
+        if isinstance(self._answer, bytearray) and len(self._answer) + len(piece) > _IN_MEMORY:
+            file = tempfile.TemporaryFile(prefix="bireme-")
+            file.write(self._answer)
+            self._answer = file
+        if isinstance(self._answer, bytearray):
+            self._answer += piece
+        else:
+            self._answer.write(piece)
+
+    def _whole(self) -> Any:
+        """The object that was answered, or the error by which it cannot be read here."""
+        answer, self._answer = self._answer, bytearray()
+        try:
+            if isinstance(answer, bytearray):
+                return pickle.loads(answer)
+            with answer:
+                answer.seek(0)
+                return pickle.load(answer)
+        except Exception as error:
+            self._kind = b"e"
+            return b"", f"{type(error).__name__}: {error}", f"its answer cannot be read here: {error}"
+
+
+class _Destination:
+    """Where one stream of a job goes. ``target``: what its process writes to."""
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        self._write: Callable[[str], object] | None = None
+        self.target: Any = stream
+        stream = getattr(sys, name) if stream is None else stream
+        if stream is None or isinstance(stream, int):
+            self.target = subprocess.DEVNULL if stream is None else stream
+            return
+        if isinstance(stream, io.TextIOWrapper):  # a file or terminal; others, such as Jupyter's, only look like one
+            try:
+                stream.flush()
+                self.target = stream.fileno()
+                return
+            except (OSError, ValueError):
+                pass
+        self.target = subprocess.PIPE
+        self._line = callable(stream) and not hasattr(stream, "write")
+        self._write = stream if callable(stream) and self._line else stream.write  # type: ignore[union-attr]
+
+    def follow(self, pipe: IO[bytes], on_error: Callable[[BaseException], object]) -> threading.Thread:
+        """Pass on what comes from the pipe, in a thread that is returned; an error of the caller's code ends that."""
+
+        def pass_on() -> None:
+            write = self._write
+            with io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="\n") as text:
+                for line in text:
+                    try:
+                        if write is not None:
+                            write(line.rstrip("\n") if self._line else line)
+                    except Exception as error:
+                        on_error(error)
+                        write = None
+
+        thread = threading.Thread(target=pass_on, name="bireme-output", daemon=True)
+        thread.start()
+        return thread

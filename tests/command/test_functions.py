@@ -1,0 +1,315 @@
+"""``bireme.launch``, ``bireme.start`` and ``bireme.Executor`` in a user's program."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import clean_environ, run_python
+
+BEGIN = """
+import os, signal, sys, threading, time
+import bireme
+
+def launch(function, *args, ranks=2, **fields):
+    return bireme.launch(function, *args, num_gpus=ranks, accelerator="cpu", log_level="error", **fields)
+
+def start(what, *args, ranks=2, **fields):
+    return bireme.start(what, *args, num_gpus=ranks, accelerator="cpu", log_level="error", **fields)
+
+def pool(ranks=2, **fields):
+    return bireme.Executor(num_gpus=ranks, accelerator="cpu", log_level="error", **fields)
+
+def on_rank(rank):
+    "A function for one rank; the others wait until they are stopped."
+    def around(function):
+        def called(*args):
+            if bireme.rank() != rank:
+                time.sleep(1000)
+            return function(*args)
+        return called
+    return around
+"""
+
+
+def program(text: str, **kwargs: object) -> list[str]:
+    """Run a program that uses the interface; the lines that it prints."""
+    done = run_python(BEGIN + text, **kwargs)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+# -- functions on all ranks ------------------------------------------------------------------------------
+
+
+def test_results_come_by_rank() -> None:
+    lines = program("""
+factor = 10
+def task(base):
+    return base + factor * bireme.rank(), bireme.world_size(), bireme.local_rank(), bireme.node()
+results = launch(task, 1, ranks=3)
+host = os.uname().nodename
+print(list(results) == [(1, 3, 0, 0), (11, 3, 1, 0), (21, 3, 2, 0)], results[2])
+print(len(results), results.on(host) == list(results))
+""")
+    assert lines == ["True (21, 3, 2, 0)", "3 True"]
+
+
+def test_a_function_of_a_module_is_imported_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("def name():\n    return __name__, __file__\n")
+    text = "import tasks\nprint(launch(tasks.name, ranks=1)[0])\n"
+    (tmp_path / "main.py").write_text(BEGIN + text)
+    words = [sys.executable, "main.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, check=False)
+    assert done.stdout == f"{('tasks', str(tmp_path / 'tasks.py'))}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "lines"),
+    [
+        ("", ["[HOST:0] said 0", "[HOST:1] said 1"]),
+        (", stdout=subprocess.DEVNULL", []),
+        (", stdout=lambda line: kept.append('> ' + line)", ["> [HOST:0] said 0", "> [HOST:1] said 1"]),
+        (", stdout=text", ["[HOST:0] said 0", "[HOST:1] said 1"]),
+    ],
+    ids=["terminal", "nowhere", "function", "file"],
+)
+def test_where_output_goes(where: str, lines: list[str]) -> None:
+    found = program(f"""
+import io, subprocess
+kept, text = [], io.StringIO()
+launch(lambda: print("said", bireme.rank()){where})
+print(*kept, text.getvalue(), sep="\\n")
+""")
+    import os
+
+    assert sorted(filter(None, found)) == [line.replace("HOST", os.uname().nodename) for line in lines]
+
+
+def test_redirected_output() -> None:
+    lines = program("""
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()) as text:
+    launch(lambda: print("said"), ranks=1)
+print(text.getvalue().count("said"))
+""")
+    assert lines == ["1"]
+
+
+def test_an_error_of_a_rank_is_raised_as_itself() -> None:
+    lines = program("""
+class OwnError(ValueError):
+    pass
+@on_rank(1)
+def task():
+    raise OwnError("no", 7)
+try:
+    launch(task, ranks=3)
+except OwnError as error:
+    print(error.args, type(error.__cause__).__name__)
+    print(str(error.__cause__).strip().splitlines()[0], "bireme/calls" in str(error.__cause__))
+    print(error.__notes__[0].startswith("raised on rank 1 on "), error.__notes__[1])
+""")
+    assert lines == [
+        "('no', 7) RankTracebackError",
+        "Traceback (most recent call last): False",
+        "True 2 other ranks were stopped because of it",
+    ]
+
+
+def test_the_place_of_an_error_in_code_that_travels_by_value(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(f"{BEGIN}\ndef task():\n    return 1 / 0\nlaunch(task, ranks=1)\n")
+    words = [sys.executable, "main.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, check=False)
+    line = BEGIN.count("\n") + 3
+    assert f'File "{tmp_path}/main.py", line {line}, in task\n    return 1 / 0' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("launch(lambda: threading.Lock())", "TypeError the result of type _thread.lock cannot be sent"),
+        ("launch(print, threading.Lock())", "TypeError argument 0 cannot be sent to the ranks"),
+        ("launch(print, num_gpu=2)", "TypeError JobSpec() got an unexpected keyword argument 'num_gpu'"),
+        ("launch(print, ranks=0)", "BadInputError num_gpus must be at least 1, not 0"),
+        ("launch(print, restarts=1)", "BadInputError restarts: not for functions"),
+        ("launch(print, hosts='node1:x')", "BadInputError hosts"),
+        ("start('nosuch.py').wait()", "BadInputError no such script: nosuch.py"),
+        ("launch(lambda: os.kill(os.getpid(), signal.SIGKILL))", "RankKilledError rank"),
+        ("launch(lambda: sys.exit(3), ranks=1)", "JobError rank 0 on"),
+        ("launch(time.sleep, 1000, time_limit=0.5)", "TimeLimitError stopped after the time limit of 0.5 s"),
+    ],
+)
+def test_what_goes_wrong(text: str, said: str) -> None:
+    lines = program(f"try:\n    {text}\nexcept Exception as error:\n    print(type(error).__name__, error)\n")
+    assert lines[0].startswith(said)
+
+
+def test_a_large_result_is_not_in_memory_twice() -> None:
+    size = 300 << 20
+    lines = program(
+        f"""
+import resource
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+result = launch(lambda: bytes({size}), ranks=1)[0]
+print(len(result), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / {size} < 1.15)
+"""
+    )
+    assert lines == [f"{size} True"]
+
+
+# -- jobs as objects ------------------------------------------------------------------------------------
+
+
+def test_jobs_side_by_side_in_threads(tmp_path: Path) -> None:
+    lines = program("""
+found = []
+threads = [threading.Thread(target=lambda k=k: found.append(launch(lambda: k, ranks=1)[0])) for k in range(5)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sorted(found))
+""")
+    assert lines == ["[0, 1, 2, 3, 4]"]
+
+
+def test_a_script_as_a_job(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
+    lines = program(
+        """
+job = start("script.py", "--lr", 0.1, ranks=1, output="raw")
+outcome = job.wait()
+print(outcome.exit_code, outcome.cause, job.done(), job.outcome is outcome)
+""",
+        cwd=tmp_path,
+    )
+    assert lines == ["['--lr', '0.1']", "3 rank failed True True"]
+
+
+def test_a_job_that_is_stopped() -> None:
+    lines = program("""
+with start(time.sleep, 1000) as job:
+    try:
+        job.wait(0.1)
+    except TimeoutError as error:
+        print(error)
+print(job.outcome.cause, job.outcome.signum)
+try:
+    job.results()
+except bireme.StoppedError as error:
+    print(error)
+""")
+    assert lines[:2] == ["the job has not ended after 0.1 s", "signal 15"]
+    assert lines[2].startswith("stopped by SIGTERM")
+
+
+def test_asyncio() -> None:
+    lines = program("""
+import asyncio
+async def main():
+    one, two = start(lambda: 1, ranks=1), start(lambda: 2, ranks=1)
+    print(*await one, *await two)
+    endless = start(time.sleep, 1000, ranks=1)
+    try:
+        await asyncio.wait_for(endless, 0.3)
+    except asyncio.TimeoutError:
+        print(endless.wait().cause)
+asyncio.run(main())
+""")
+    assert lines == ["1 2", "signal"]
+
+
+def test_nothing_is_left_of_a_job_whose_caller_is_killed(stage, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    text = f"""{BEGIN}
+def task():
+    open({str(ready)!r} + str(bireme.rank()), "w").close()
+    time.sleep(1000)
+launch(task)
+"""
+    process = stage.start_argv([sys.executable, "-c", text], env=clean_environ())
+    while not all(Path(f"{ready}{rank}").exists() for rank in range(2)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()  # and `stage` waits until nothing is left
+
+
+# -- ranks that stay ------------------------------------------------------------------------------------
+
+
+def test_calls_on_ranks_that_stay() -> None:
+    lines = program("""
+with pool() as ranks:
+    pids = {ranks.submit(os.getpid).result() for _ in range(50)}
+    print(ranks.world_size, len(pids) <= 2)
+    print(list(ranks.map(pow, range(5), range(5))), sum(ranks.map(int, range(10_000), chunksize=500)))
+    print(sorted(ranks.launch(bireme.rank)), ranks.launch(os.getpid)[0] in pids)
+    try:
+        ranks.submit(int, "x").result()
+    except ValueError as error:
+        print(error)
+    print({ranks.submit(os.getpid).result() for _ in range(50)} <= {*ranks.launch(os.getpid)})
+try:
+    ranks.submit(print)
+except RuntimeError as error:
+    print(error)
+""")
+    assert lines == [
+        "2 True",
+        "[1, 1, 4, 27, 256] 49995000",
+        "[0, 1] True",
+        "invalid literal for int() with base 10: 'x'",
+        "True",
+        "cannot schedule new futures after shutdown",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os._exit(0)", "has ended during a call"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("os._exit(3)", "exit code 3"),
+    ],
+)
+def test_a_rank_that_dies_is_replaced(end: str, said: str) -> None:
+    done = run_python(
+        BEGIN
+        + f"""
+with pool() as ranks:
+    failing = ranks.submit(lambda: {end})
+    print(type(failing.exception()).__name__, failing.exception())
+    print(ranks.submit(pow, 2, 3).result())
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert said in first
+    assert last == "8"
+    assert done.stderr.startswith("bireme: the ranks are replaced: rank ")
+
+
+@pytest.mark.torch
+def test_a_group_after_another() -> None:
+    lines = program("""
+def task(k):
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(bireme.rank() + k)])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return total.item()
+with pool() as ranks:
+    print([list(ranks.launch(task, k)) for k in range(3)])
+""")
+    assert lines == ["[[1.0, 1.0], [3.0, 3.0], [5.0, 5.0]]"]
+
+
+def test_what_was_submitted_is_done_before_the_program_ends() -> None:
+    assert program("ranks = pool(output='raw')\nranks.submit(lambda: (time.sleep(0.3), print('done')))\n") == ["done"]
