@@ -36,7 +36,7 @@ LAYERS = (
     {"bireme.agent"},
     {"bireme.ship"},
     {"bireme.control"},
-    {"bireme.node", "bireme.runner"},
+    {"bireme.one_node", "bireme.runner"},
     {"bireme.backends", "bireme.process"},
     {"bireme.logs", "bireme.warm"},
     {"bireme.result"},
@@ -268,7 +268,7 @@ def test_the_package_itself_imports_nothing() -> None:
         ("bireme.cli.run, bireme.api", HEAVY),
         ("bireme.cli.run, bireme.api, bireme.launching.many_nodes, bireme.backends.ssh", HEAVY | {"hashlib", "hmac"}),
         (
-            "bireme.agent.remote, bireme.node.machine, bireme.node.examination",
+            "bireme.agent.remote, bireme.one_node.machine, bireme.one_node.examination",
             HEAVY | {"hashlib", "hmac"},
         ),
     ],

@@ -16,7 +16,7 @@ from bireme.cli.defaults import in_active_environment
 from bireme.cli.job_options import nodes_spec
 from bireme.cli.parser import parse
 from bireme.errors import BadInputError
-from bireme.node import activation
+from bireme.one_node import activation
 from bireme.options.table import select
 from tests.conftest import clean_environ
 from tests.kit import needs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.node import error_folder
+from bireme.one_node import error_folder
 from tests.conftest import NOBODY, clean_environ, guards_of, read_lines
 from tests.kit.waiting import wait_for
 

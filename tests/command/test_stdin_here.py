@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from bireme.loop import Loop
-from bireme.node.pipes import InputPipes
+from bireme.one_node.pipes import InputPipes
 from tests.conftest import bireme
 
 READS = """

@@ -47,7 +47,7 @@ command()
         (
             ("-I", "-S"),
             ("run", "--accelerator", "cpu", "--num_gpus", "2"),
-            ("cli/run.py", "launching/placement.py", "launching/one_machine.py", "node/part.py", "process/guardian.py"),
+            ("cli/run.py", "launching/placement.py", "one_node/part.py", "process/guardian.py"),
             40,
             58,
         ),

@@ -118,7 +118,7 @@ class ElasticRun(Run):
 
 
 class SimulatedHelper:
-    """A node probe; stands in for `bireme.node.machine.Helper` with `bireme.elastic.node_probe`."""
+    """A node probe; stands in for `bireme.one_node.machine.Helper` with `bireme.elastic.node_probe`."""
 
     def __init__(self, run: ElasticRun) -> None:
         self._run, self._process = run, run.process

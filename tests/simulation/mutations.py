@@ -70,7 +70,7 @@ def _without_row(state: str, event: str) -> Callable[[], object]:
 
 
 _AGENT, _CREW = "bireme.agent.remote:RemoteAgent", "bireme.cluster.cluster_crew:ClusterCrew"
-_NODE = _PART = "bireme.node.part:NodePart"
+_NODE = _PART = "bireme.one_node.part:NodePart"
 _OURS, _BLAME = "bireme.cluster.agent_handle:PeerClock.to_ours", "bireme.result.verdict:Verdict.blame"
 _LOSS, _NODES = "bireme.cluster.node_loss:NodeLoss", "bireme.cluster.connections:NodeConnections"
 _LAUNCHER, _CREDIT = "bireme.cluster.launcher_process:LauncherProcess", "bireme.cluster.cluster_crew:OutputCredit"
@@ -148,7 +148,7 @@ MUTATIONS = (
     _rewritten(
         "rest-after-the-end",
         8,
-        "bireme.node.pipes:Pipes._rested",
+        "bireme.one_node.pipes:Pipes._rested",
         "or pipe.read_fd not in self._open:\n        return",
         ":\n        return",
     ),

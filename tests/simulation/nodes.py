@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bireme.agent.remote import RemoteAgent
 from bireme.control.greeting import HEAD, greeting, python_tag
 from bireme.errors import BadInputError
-from bireme.node.examination import Examination
-from bireme.node.machine import Machine
+from bireme.one_node.examination import Examination
+from bireme.one_node.machine import Machine
 from bireme.planning.environment import NodeFacts
 from bireme.process.worker import WorkerStart
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
@@ -524,7 +524,7 @@ class SimulatedPort:
 
 
 class SimulatedTree:
-    """The processes below an agent; stands in for `bireme.node.process_tree.ProcessTree`."""
+    """The processes below an agent; stands in for `bireme.one_node.process_tree.ProcessTree`."""
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process

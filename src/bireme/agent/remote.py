@@ -15,8 +15,8 @@ from bireme.control.silence import LOOKS, Silence
 from bireme.errors import BiremeError, ProtocolError
 from bireme.logs.rankfiles import prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
-from bireme.node.examination import short_hostname
-from bireme.node.part import NodePart
+from bireme.one_node.examination import short_hostname
+from bireme.one_node.part import NodePart
 from bireme.planning.environment import ELASTIC_MARK, NodeFacts, elastic_mark
 from bireme.resources.addresses import own_addresses
 from bireme.resources.devices import usable_slots
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
-    from bireme.node.machine import Machine
+    from bireme.one_node.machine import Machine
     from bireme.planning.start import NodePlan
     from bireme.resources.devices import Devices
     from bireme.resources.rendezvous_port import PortListener

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Kind: TypeAlias = Literal["channel", "dial", "native"]
 
-AGENT = ("bireme.agent.remote", "bireme.isolated", "bireme.node.machine")
+AGENT = ("bireme.agent.remote", "bireme.isolated", "bireme.one_node.machine")
 """What the stub imports once the agent's code has come."""
 _FOR_A_TREE, _FOR_FETCH = "bireme.ship.taker", "bireme.ship.fetch_sender"
 _FOR_TEMPLATES, _TEMPLATE = ("bireme.process.templates", "bireme.process.keeper"), "bireme.warm.template"

@@ -58,7 +58,7 @@ def command(modules: SentModules, patience: float) -> NoReturn:
     modules.add(code)
     try:
         from bireme.agent.remote import RemoteAgent
-        from bireme.node.machine import Machine
+        from bireme.one_node.machine import Machine
     except ImportError as error:  # of ctypes, which a Python may have been built without
         from bireme.control.frames import encode_message
         from bireme.control.messages import Unfit

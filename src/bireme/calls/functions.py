@@ -289,7 +289,8 @@ def first_words(*, stays: bool) -> tuple[bytes, bytes]:
     import bireme.rank_numbers
 
     code = _source(rank_side)
-    sources = {"bireme": _source(bireme.rank_numbers)}
+    facade = "from bireme.rank_numbers import local_rank, node, rank, world_size\n"
+    sources = {"bireme": facade, "bireme.rank_numbers": _source(bireme.rank_numbers)}
     cloudpickle = _cloudpickle()
     if cloudpickle is not None:
         sources["cloudpickle"] = _source(cloudpickle)

@@ -75,7 +75,7 @@ class _Answers:
 
 
 class _Sources:
-    """Finds modules that were sent as source, where the rank's Python does not have them."""
+    """Finds modules that were sent as source: cloudpickle of the caller's version, and ours where it is missing."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
@@ -83,8 +83,11 @@ class _Sources:
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name not in self._sources:
             return None
-        from importlib.machinery import ModuleSpec
+        from importlib.machinery import ModuleSpec, PathFinder
 
+        there = PathFinder.find_spec(name) if name == "bireme" else None
+        if there is not None and there.origin:  # a folder of that name has none
+            return there
         is_package = any(other.startswith(name + ".") for other in self._sources)
         return ModuleSpec(name, self, is_package=is_package)  # type: ignore[arg-type]
 
@@ -108,7 +111,7 @@ def main() -> NoReturn:
     setup = pickle.loads(take()[1])
     places = [os.path.normpath(os.path.join(os.getcwd(), place)) for place in setup["path"]]
     sys.path[:] = [place for place in places if place not in sys.path] + [place for place in sys.path if place]
-    sys.meta_path.append(_Sources(setup["sources"]))
+    sys.meta_path.insert(0, _Sources(setup["sources"]))
     sys.modules["__main__"].__dict__.pop("take", None)
     if setup["stays"]:
         take = _in_a_thread(take)

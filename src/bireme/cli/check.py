@@ -73,7 +73,7 @@ def _python(path: str, version: str) -> tuple[str, str]:
 def _check_here(spec: JobSpec) -> int:
     """Check this machine, when it is the only node; return 0 if it is fit, else 1."""
     from bireme.errors import BadInputError
-    from bireme.node.examination import examine, short_hostname
+    from bireme.one_node.examination import examine, short_hostname
     from bireme.resources.devices import usable_slots
 
     found = examine(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.job import JobSpec
-    from bireme.node.machine import Machine
+    from bireme.one_node.machine import Machine
     from bireme.planning.start import NodePlan, StartPlan
     from bireme.process.pid_file import PidFile
     from bireme.result.outcome import Outcome

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bireme.cluster.cluster_job import ClusterJob
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
-    from bireme.node.machine import Machine
+    from bireme.one_node.machine import Machine
     from bireme.process.pid_file import PidFile
     from bireme.runner.session import Session
     from bireme.ship.source import Shipment, SourceTree

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bireme.backends.base import CONNECT_TIMEOUT
 from bireme.cluster import cluster_job
 from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
-from bireme.node.machine import MACHINE
+from bireme.one_node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.runner import session
 from bireme.value import Value

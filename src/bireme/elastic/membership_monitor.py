@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.loop import Timer
-    from bireme.node.machine import Helper, Machine
+    from bireme.one_node.machine import Helper, Machine
     from bireme.runner.session import Session
 
 _FILE_LOOK = 5.0

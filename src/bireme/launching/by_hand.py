@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.launching import one_machine
-from bireme.node.examination import short_hostname
+from bireme.one_node.examination import short_hostname
 from bireme.resources import devices
 from bireme.resources.own_name import loopback_name, socket_interfaces
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.launching.one_machine import Note
-    from bireme.node.examination import Examination
+    from bireme.one_node.examination import Examination
     from bireme.planning.start import StartPlan
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome

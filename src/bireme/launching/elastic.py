@@ -15,7 +15,7 @@ from bireme.cluster.cluster_job import ClusterJob
 from bireme.elastic.membership_monitor import MembershipMonitor
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
 from bireme.launching.restarts import RestartBudget
-from bireme.node.machine import MACHINE
+from bireme.one_node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.resources.pool import listed
 from bireme.result.outcome import Outcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.connections import NodeConnections
     from bireme.job import JobSpec
-    from bireme.node.machine import Machine
+    from bireme.one_node.machine import Machine
     from bireme.planning.start import StartPlan
     from bireme.runner.session import Session
     from bireme.ship.source import SourceTree

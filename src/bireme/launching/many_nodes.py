@@ -7,7 +7,7 @@ import os
 from bireme.cluster import cluster_job
 from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.connections import with_python
-from bireme.node.machine import MACHINE
+from bireme.one_node.machine import MACHINE
 from bireme.planning.environment import NodeFacts, job_facts
 from bireme.planning.start import sketch
 from bireme.process.pid_file import PidFile
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bireme.cluster.cluster_job import LauncherCommands
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
-    from bireme.node.machine import Machine
+    from bireme.one_node.machine import Machine
     from bireme.planning.start import Sketch
     from bireme.result.outcome import Outcome
     from bireme.runner.session import Session

@@ -18,7 +18,7 @@ from bireme.errors import BadInputError
 from bireme.job import DEFAULT_PORT
 from bireme.launching import many_nodes
 from bireme.launching.one_machine import LocalCrew
-from bireme.node.examination import interpreter
+from bireme.one_node.examination import interpreter
 from bireme.planning.start import NodePlan, StartPlan, WorkerPlan, worker_argv
 from bireme.resources import devices, program
 from bireme.runner import session

@@ -6,9 +6,9 @@ import os
 
 from bireme.errors import BadInputError, UnfitError
 from bireme.logs import rankfiles
-from bireme.node.examination import examine, short_hostname, working_directory
-from bireme.node.part import NodePart
-from bireme.node.process_tree import ProcessTree
+from bireme.one_node.examination import examine, short_hostname, working_directory
+from bireme.one_node.part import NodePart
+from bireme.one_node.process_tree import ProcessTree
 from bireme.planning.environment import job_facts, may_find_env_file
 from bireme.planning.start import start_plan
 from bireme.resources.devices import slot_aliases, usable_slots
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.node_selection import Nodes
     from bireme.job import JobSpec
-    from bireme.node.examination import Choose, Examination
+    from bireme.one_node.examination import Choose, Examination
     from bireme.planning.start import NodePlan, StartPlan
     from bireme.resources.devices import Devices
     from bireme.resources.pool import Pool

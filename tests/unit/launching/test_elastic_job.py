@@ -8,7 +8,7 @@ import pytest
 
 from bireme.job import JobSpec, Program
 from bireme.launching.elastic import ElasticJob
-from bireme.node.machine import MACHINE
+from bireme.one_node.machine import MACHINE
 from bireme.result.outcome import Outcome
 
 

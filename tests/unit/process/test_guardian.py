@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.node.process_tree import ProcessTree
+from bireme.one_node.process_tree import ProcessTree
 from bireme.process import guardian, kernel
 from bireme.process.worker import WorkerStart
 from tests.conftest import run_python

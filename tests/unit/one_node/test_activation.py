@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bireme.errors import BadInputError
-from bireme.node import activation
+from bireme.one_node import activation
 
 
 def test_what_the_script_said_last_is_the_hint(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 
 from bireme import jsontext
 from bireme.loop import Loop
-from bireme.node.process_tree import ProcessTree
+from bireme.one_node.process_tree import ProcessTree
 from bireme.process import guardian
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.job import JobSpec
-    from bireme.node.examination import Choose, Examination
+    from bireme.one_node.examination import Choose, Examination
     from bireme.resources.rendezvous_port import PortListener
 
 
@@ -36,7 +36,7 @@ class Machine:
         self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str], choose: Choose, cwd: str
     ) -> Examination:
         """Examine this node for a job of many nodes; see `examination.examine`."""
-        from bireme.node.examination import examine
+        from bireme.one_node.examination import examine
         from bireme.resources.addresses import own_addresses
         from bireme.resources.own_name import loopback_name
 

@@ -11,8 +11,8 @@ import os
 from bireme import signal_numbers as signal
 from bireme.job import ANSWERS
 from bireme.logs.rankfiles import RankFiles
-from bireme.node import error_folder
-from bireme.node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
+from bireme.one_node import error_folder
+from bireme.one_node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
 from bireme.planning.environment import JOB_NAME, MARK, TEMPLATES
 from bireme.process import kernel
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from bireme.logs.output import JobOutput
     from bireme.loop import Loop, Timer
-    from bireme.node.process_tree import ProcessTree
+    from bireme.one_node.process_tree import ProcessTree
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
 
     class Observer(Protocol):
-        """Is told what happens to a node's part. Times are monotonic seconds; streams as in `bireme.node.pipes`."""
+        """Is told what happens to a node's part. Times are monotonic seconds; streams as in `bireme.one_node.pipes`."""
 
         def up(self, rank: int, pid: int, when: float) -> None:
             """A rank was started."""

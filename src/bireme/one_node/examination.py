@@ -6,7 +6,7 @@ import os
 import sys
 
 from bireme.errors import BadInputError, BiremeError
-from bireme.node import error_folder
+from bireme.one_node import error_folder
 from bireme.planning.environment import NodeFacts
 from bireme.resources import cores, devices, program
 from bireme.value import Value
@@ -90,7 +90,7 @@ def interpreter(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, str, Ma
     """The Python of the ranks, its version if known, and their environment; by default those of this process."""
     if spec.venv_script is None and spec.python in (None, sys.executable):
         return sys.executable, sys.version.split()[0], environ
-    from bireme.node import activation
+    from bireme.one_node import activation
 
     python, environ = activation.interpreter(spec, environ)
     return python, activation.version_of(python), environ
