@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from bireme.agent.remote import RemoteAgent
 from bireme.control.greeting import HEAD, greeting, python_tag
 from bireme.errors import BadInputError
+from bireme.loop import Timer
 from bireme.one_node.examination import Examination
 from bireme.one_node.machine import Machine
 from bireme.planning.environment import NodeFacts
 from bireme.process.worker import WorkerStart
+from bireme.result.stacks import RankStack
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
 from tests.simulation.guardians import SimulatedGuardian, SimulatedHandle, Worker
 from tests.simulation.truth import Violation
@@ -561,11 +563,31 @@ class SimulatedTree:
     def ran_out_of_memory(self, pid: int) -> str | None:
         return None
 
+    def take_stacks(
+        self,
+        loop: SimulatedLoop,
+        _: tuple[str, ...],
+        ranks: Mapping[int, int],
+        on_end: Callable[[tuple[RankStack, ...]], object],
+    ) -> SimulatedTaker:
+        found = tuple(RankStack(rank=rank) for rank in ranks)
+        return SimulatedTaker(loop.after(self._process.world.random.uniform(0.0, 3.0), lambda: on_end(found)))
+
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         return ()
 
     def close(self) -> None:
         pass
+
+
+class SimulatedTaker:
+    """Takes the stacks of ranks; stands in for `bireme.one_node.stack_taker.StackTaker`."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+
+    def close(self) -> None:
+        self._timer.cancel()
 
 
 class RunnerMachine(Machine):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bireme.resources.devices import Devices
     from bireme.resources.rendezvous_port import PortListener
     from bireme.result.outcome import RankEnd
+    from bireme.result.stacks import RankStack
     from bireme.ship.fetch_sender import FetchSender
     from bireme.ship.taker import TreeTaker
 
@@ -48,7 +49,8 @@ MAY_HEAR: Mapping[State, frozenset[type[messages.Frame]]] = {
     "new": frozenset({messages.Ask}),
     "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece},
     "started": _ALWAYS
-    | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken},
+    | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken}
+    | {messages.TakeStacks},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
 
@@ -93,6 +95,7 @@ class RemoteAgent:
             messages.Stop: self._on_stop,
             messages.KillNow: self._on_kill_now,
             messages.SignalRanks: self._on_signal_ranks,
+            messages.TakeStacks: self._on_take_stacks,
             messages.Suspend: self._on_suspend,
             messages.Resume: self._on_resume,
             messages.Credit: self._on_credit,
@@ -245,6 +248,7 @@ class RemoteAgent:
             grace=start.grace,
             rest=start.rest,
             log_dir=prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None,
+            takes_stacks=spec.stacks != "never",
         )
 
         def stdin(rank: int, null: int) -> int:
@@ -269,6 +273,10 @@ class RemoteAgent:
     def _on_signal_ranks(self, signal_ranks: messages.SignalRanks) -> None:
         if self._part is not None:
             self._part.signal_ranks(signal_ranks.signum)
+
+    def _on_take_stacks(self, _: messages.TakeStacks) -> None:
+        if self._part is not None:
+            self._part.take_stacks()
 
     def _on_stdin(self, chunk: messages.Output) -> None:
         if self._part is not None:
@@ -367,6 +375,10 @@ class RemoteAgent:
         self._window -= len(data)
         if self._window <= 0 and self._part is not None:
             self._part.hold_output()
+
+    def stacks(self, found: tuple[RankStack, ...]) -> None:
+        """Report what the ranks were doing."""
+        self._channel.send(messages.Stacks(stacks=found))
 
     def rested(self, rank: int, number: int) -> None:
         """Report that a rank has paused in a line."""

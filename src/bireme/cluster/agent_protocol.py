@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _ALWAYS = frozenset({messages.Say, messages.Unfit, messages.Signalled, messages.Pong})
 _OF_RANKS = frozenset(
     {messages.Output, messages.Up, messages.Down, messages.Rested, messages.Eof, messages.GuardianLost, messages.Over}
+    | {messages.Stacks}
 )
 
 MAY_SAY: Mapping[State, frozenset[type[messages.Frame]]] = {
@@ -84,6 +85,7 @@ class AgentProtocol:
         self.state: State = "waiting"
         self.pipes = 0
         self._planned: set[int] = set()
+        self._ranks: frozenset[int] = frozenset()
         self._running: set[int] = set()
         self._unseen: set[int] = set()
         self._streams: set[tuple[int, int]] = set()
@@ -111,6 +113,7 @@ class AgentProtocol:
         """Enter the state running: the agent is told to start these ranks, each with these streams."""
         self.on("start")
         self._planned = set(ranks)
+        self._ranks = frozenset(self._planned)
         self._unseen = set(self._planned)
         self._streams = {(rank, number) for rank in self._planned for number in streams}
         self.pipes = len(self._streams)
@@ -160,6 +163,8 @@ class AgentProtocol:
             self._excused = True
         elif isinstance(message, messages.Over):
             self._admit_over(message)
+        elif isinstance(message, messages.Stacks) and not {each.rank for each in message.stacks} <= self._ranks:
+            raise ProtocolError("it sent stacks of ranks that it was not told to start")
 
     def _admit_stream(self, message: messages.Output | messages.Rested | messages.Eof) -> None:
         stream = message.rank, message.number

@@ -141,6 +141,7 @@ class ClusterCrew(Crew):
             messages.Rested: lambda _, rested: session.rested(rested.rank, rested.number),
             messages.Eof: lambda _, eof: session.eof(eof.rank, eof.number),
             messages.Output: self._credit.take,
+            messages.Stacks: self._on_stacks,
             messages.GuardianLost: self._on_guardian_lost,
             messages.Over: self._on_over,
         }
@@ -181,6 +182,13 @@ class ClusterCrew(Crew):
         """Send a signal to every rank."""
         for member in self.members:
             member.send(messages.SignalRanks(signum=int(signum)))
+
+    def take_stacks(self) -> int:
+        """Have the stacks of all ranks taken."""
+        asked = [member for member in self.members if member.state == "running"]
+        for member in asked:
+            member.send(messages.TakeStacks())
+        return len(asked)
 
     def suspend(self) -> None:
         """Suspend every process of the job."""
@@ -286,6 +294,9 @@ class ClusterCrew(Crew):
     def _on_down(self, member: AgentHandle, down: messages.Down) -> None:
         end = down.end.replace(host=member.hello.hostname, detail="")  # an agent cannot speak for another node
         self._session.down(end, member.our_time(down.when))
+
+    def _on_stacks(self, _: AgentHandle, taken: messages.Stacks) -> None:
+        self._session.stacks(taken.stacks)
 
     def _on_guardian_lost(self, member: AgentHandle, lost: messages.GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"

@@ -16,6 +16,7 @@ from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.environment import NodeFacts
 from bireme.planning.start import NodePlan
 from bireme.result.outcome import RankEnd
+from bireme.result.stacks import RankStack
 from bireme.validate import ShapeError, build
 from bireme.value import Value
 
@@ -159,6 +160,10 @@ class SignalRanks(Message):
     signum: int
 
 
+class TakeStacks(Message):
+    """Take the stacks of your ranks, and answer with `Stacks`."""
+
+
 class Suspend(Message):
     """Suspend every process of the job."""
 
@@ -299,6 +304,12 @@ class Eof(Message):
     number: int
 
 
+class Stacks(Message):
+    """What your ranks were doing: the answer to `TakeStacks`, or what they did before they had to be killed."""
+
+    stacks: tuple[RankStack, ...]
+
+
 class Say(Message):
     """A line for the screen."""
 
@@ -359,10 +370,12 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 TO_AGENT = _by_name(
     *(Ask, Probe, Start, Stop, KillNow, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
-    Release,
+    *(TakeStacks, Release),
 )
 """The messages that an agent accepts, by name."""
-FROM_AGENT = _by_name(Hello, Probed, Up, Down, InputTaken, Rested, Eof, Say, Unfit, GuardianLost, Signalled, Over, Pong)
+FROM_AGENT = _by_name(
+    *(Hello, Probed, Up, Down, InputTaken, Rested, Eof, Stacks, Say, Unfit, GuardianLost, Signalled, Over, Pong)
+)
 """The messages that a runner accepts, by name."""
 
 

@@ -60,6 +60,7 @@ class LocalCrew(NodePart):
             grace=session.spec.grace,
             rest=session.rest,
             log_dir=log_dir,
+            takes_stacks=session.spec.stacks != "never",
             at_loss=at_loss,
             farewell=farewell,
         )
@@ -92,6 +93,7 @@ class _ToSession:
         self._session, self._host = session, host
         self.down, self.chunk, self.rested, self.eof = session.down, session.chunk, session.rested, session.eof
         self.gone, self.over, self.say = session.gone, session.over, session.console.say
+        self.stacks = session.stacks
 
     def up(self, rank: int, pid: int, _when: float) -> None:
         self._session.up(rank, pid)

@@ -7,6 +7,7 @@ process of it is left, and *over* when all its pipes have ended too.
 from __future__ import annotations
 
 import os
+import sys
 
 from bireme import signal_numbers as signal
 from bireme.job import ANSWERS
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from bireme.logs.output import JobOutput
     from bireme.loop import Loop, Timer
     from bireme.one_node.process_tree import ProcessTree
+    from bireme.one_node.stack_taker import StackTaker
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
+    from bireme.result.stacks import RankStack
 
     class Observer(Protocol):
         """Is told what happens to a node's part. Times are monotonic seconds; streams as in `bireme.one_node.pipes`."""
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
         def eof(self, rank: int, number: int) -> None:
             """A rank's stream has ended."""
 
+        def stacks(self, found: tuple[RankStack, ...]) -> None:
+            """What the ranks were doing."""
+
         def guardian_lost(self, pid: int) -> None:
             """The guardian or the watcher was killed."""
 
@@ -66,11 +72,16 @@ if TYPE_CHECKING:
             """No process is left, and all pipes have ended."""
 
 
+_LATE = 0.8
+"""The part of the grace time after which the stacks of ranks are taken that are about to be killed."""
+
+
 class NodePart:
     """The ranks of one node, from their start until nothing is left of them.
 
     Args:
         rest: seconds after which an unfinished line counts as resting.
+        takes_stacks: whether to take the stacks of ranks that are about to be killed.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
 
@@ -90,17 +101,22 @@ class NodePart:
         grace: float,
         rest: float,
         log_dir: str | None = None,
+        takes_stacks: bool = False,
         at_loss: Callable[[], object] = lambda: None,
         farewell: float = 0.0,
     ) -> None:
         self._loop, self._plan, self._observer, self._tree = loop, plan, observer, tree
         self._accelerator, self._at_loss, self._farewell = accelerator, at_loss, farewell
+        self._takes_stacks = takes_stacks
         self._files_limit = kernel.allow_files(4 * len(plan.workers))  # first: pipes need them
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
         self._guardian: Handle | None = None
         self._patience: Timer | None = None  # with a guardian that is to end by itself
         self._lost = False
+        self._taker: StackTaker | None = None
+        self._late: Timer | None = None  # when the stacks of ranks are taken that do not end
+        self._path = ""  # where programs are found
         self._error_folder = -1  # the descriptor that holds its lock
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
@@ -143,6 +159,7 @@ class NodePart:
         null = os.open(os.devnull, os.O_RDWR)
         workers = []
         base = {**environ, **self._plan.env}
+        self._path = base.get("PATH", os.defpath)
         inherited = {name: value for name, value in base.items() if name != TEMPLATES}
         columns = output.columns_beside_labels() if output is not None else 0
         preload = self._plan.preload
@@ -165,6 +182,7 @@ class NodePart:
                     stderr=stderr,
                     cores=worker.cores,
                     preload=preload if worker.argv[0] == self._plan.interpreter else (),
+                    tracer=os.getpid(),
                 )
             )
 
@@ -274,6 +292,15 @@ class NodePart:
     def signal_ranks(self, signum: int) -> None:
         """Send a signal to every rank's own process, not to its children, which may not handle it."""
         self._tell("rank", int(signum), "*")
+
+    def take_stacks(self) -> int:
+        """Take the stacks of the ranks that are alive, and tell the observer, once; see `Crew.take_stacks`."""
+        if self._taker is not None:
+            self._taker.close()
+        ranks = {self._plan.workers[index].rank: pid for index, (pid, _) in sorted(self._up.items())}
+        places = (self._path, sys.executable, self._plan.interpreter)
+        self._taker = self._tree.take_stacks(self._loop, places, ranks, self._observer.stacks)
+        return 1
 
     def suspend(self) -> None:
         """Suspend everything below. By SIGSTOP, since SIGTSTP does not stop an orphaned process group."""
@@ -400,6 +427,13 @@ class NodePart:
         self._tell("rank", int(self._ladder.signum), "*")
         self._tell("all", int(signal.SIGCONT))  # a suspended rank could not handle the signal
         self._do_sweep()
+        if self._takes_stacks:
+            self._late = self._loop.after(_LATE * self._ladder.grace, self._take_late)
+
+    def _take_late(self) -> None:
+        """Shortly before they are killed, find out what the ranks do that do not end."""
+        if self._up and self._ladder.state == "stopping":
+            self.take_stacks()
 
     def _do_sweep(self) -> None:
         self._tell("stray", int(signal.SIGTERM))
@@ -429,6 +463,10 @@ class NodePart:
     def close(self) -> None:
         """Restore the state of this process; close everything, even the pipes of a guardian that has not finished."""
         self._be_patient_no_more()
+        if self._late is not None:
+            self._late.cancel()
+        if self._taker is not None:
+            self._taker.close()
         if self._guardian is not None:
             self._loop.unwatch(self._guardian.events)
             done = self._ladder.state == "done"

@@ -9,11 +9,14 @@ from bireme.process.stop_ladder import KILL_WAIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from bireme.loop import Loop
+    from bireme.one_node.stack_taker import StackTaker
     from bireme.process.guardian import Handle
     from bireme.process.worker import WorkerStart
+    from bireme.result.stacks import RankStack
 
 
 class ProcessTree:
@@ -58,6 +61,18 @@ class ProcessTree:
     def ran_out_of_memory(self, pid: int) -> str | None:
         """Which limit the kernel's out-of-memory killer enforced when it ended this process; see `OomWatch.struck`."""
         return self._oom.struck(pid)
+
+    def take_stacks(
+        self,
+        loop: Loop,
+        places: tuple[str, ...],
+        ranks: Mapping[int, int],
+        on_end: Callable[[tuple[RankStack, ...]], object],
+    ) -> StackTaker:
+        """Take the stacks of ranks; ``places``: where py-spy may be (`stack_taker.find_tool`)."""
+        from bireme.one_node import stack_taker
+
+        return stack_taker.StackTaker(loop, stack_taker.find_tool(*places), ranks, on_end)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         """``pid (name, state)`` of each process that still exists."""

@@ -394,6 +394,8 @@ GROUPS: Groups = {
     "conduct": (
         Option("seconds", "--grace --shutdown_timeout SECONDS", "seconds between SIGTERM and SIGKILL when ranks are "
             "stopped (default: 10)", RANKS, default=job.DEFAULT_GRACE),
+        Option("choice", "--stacks WHEN", "show what the ranks were doing that had to be stopped because of the time "
+            "limit, or killed (auto, the default), or do not", RANKS, choices=("auto", "never"), default="auto"),
         Option("seconds", "--time_limit SECONDS", "stop the job after this many seconds, with exit code 124", RANKS,
             zero="would stop the job at once", common=True, shared=False),
         Option("count", "--restarts --max_restarts R", "restart the whole job after a failure, up to R times (default: "

@@ -108,6 +108,7 @@ class Template:
             "cores": list(worker.cores),
             "parent": os.getpid(),
             "death": int(death),
+            "tracer": worker.tracer,
         }
         os.write(body, marshal.dumps(request, 2))
         fds = (worker.stdin, worker.stdout, worker.stderr, body)

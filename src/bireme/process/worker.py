@@ -24,6 +24,7 @@ class WorkerStart(Value):
         cores: the cores that it is bound to; empty: it is not bound.
         passed: further descriptors of the guardian that it inherits.
         preload: the modules that a template imports for it (``--preload``); empty: it is executed.
+        tracer: the process that may take its stacks, by what it starts; 0: none.
     """
 
     argv: tuple[str, ...]
@@ -35,6 +36,7 @@ class WorkerStart(Value):
     cores: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
     preload: tuple[str, ...] = ()
+    tracer: int = 0
 
 
 # Signals that a terminal, shell or scheduler sends to a whole process group: guardian and watcher ignore them.
@@ -68,6 +70,8 @@ def become(worker: WorkerStart, parent: int, death: int, was: Inherited, mask: C
     try:
         os.setsid()
         kernel.die_with_parent(parent, death)
+        if worker.tracer:
+            kernel.allow_tracer(worker.tracer)
         signal.set_wakeup_fd(-1)
         was.give_back()
         _place(worker.stdin, worker.stdout, worker.stderr)

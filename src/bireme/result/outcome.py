@@ -103,6 +103,7 @@ class Outcome(Value):
         history: why the earlier epochs of an elastic job ended.
         interrupted: the first stop signal that was received, even if the job ended for an earlier cause; 0: none.
         job_name: the name of the job; "": it has none.
+        stacks: what the ranks were doing that had to be stopped, as text; "": it is not known.
     """
 
     exit_code: int
@@ -120,6 +121,7 @@ class Outcome(Value):
     history: tuple[str, ...] = ()
     interrupted: int = 0
     job_name: str = ""
+    stacks: str = ""
 
 
 def exit_code(status: int) -> int:

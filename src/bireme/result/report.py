@@ -25,6 +25,8 @@ def summary(outcome: Outcome) -> str:
     lines += _others(outcome)
     if outcome.cause == "rank failed" and outcome.note:
         lines.append(f"  {outcome.note}")
+    if lines and outcome.stacks:
+        lines += ["  before they were stopped:", *(f"    {line}" for line in outcome.stacks.splitlines())]
     if outcome.stuck:
         lines.append(f"  still alive after SIGKILL (held by the kernel) and left behind: {', '.join(outcome.stuck)}")
     if lines and outcome.logs:

@@ -47,6 +47,10 @@ class Crew(Protocol):
         """Send a signal to every rank."""
         return
 
+    def take_stacks(self) -> int:
+        """Have the stacks of all ranks taken; return how many times `Session.stacks` will be called with some."""
+        return 0
+
     def suspend(self) -> None:
         """Suspend every process of the job."""
         return

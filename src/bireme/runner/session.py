@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
+    from bireme.result.stacks import RankStack
     from bireme.runner.crew import Crew
 
 
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
+
+_LOOK = 2.5
+"""Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
 
 _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
@@ -132,6 +136,9 @@ class Session:
         self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal.leave, grace=spec.grace)
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
+        self._stacks: dict[tuple[int, str], RankStack] = {}
+        self._then: Callable[[], object] = lambda: None  # once the stacks are there
+        self._missing = 0  # how many nodes have not sent them
 
     @property
     def crew(self) -> Crew:
@@ -190,7 +197,29 @@ class Session:
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
         """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
-            self.crew.stop(signal.SIGTERM)
+            if cause == "time limit" and self.spec.stacks != "never":
+                self._look(lambda: self.crew.stop(signal.SIGTERM))
+            else:
+                self.crew.stop(signal.SIGTERM)
+
+    def _look(self, then: Callable[[], object]) -> None:
+        """Find out what the ranks are doing, before ``then``; it comes after `_LOOK` at the latest."""
+        self._then, self._missing = then, self.crew.take_stacks()
+        if self._missing:
+            self.loop.after(_LOOK, self._seen)
+        else:
+            self._seen()
+
+    def stacks(self, found: tuple[RankStack, ...]) -> None:
+        """Note what ranks of a node were doing."""
+        self._stacks.update({(each.rank, each.thread): each for each in found})
+        self._missing -= 1
+        if not self._missing:
+            self._seen()
+
+    def _seen(self) -> None:
+        then, self._then = self._then, lambda: None
+        then()
 
     def settle(self) -> None:
         """Note that all ranks have ended, and only files come home: of what happens now, just a signal is a cause."""
@@ -268,6 +297,11 @@ class Session:
         seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
+        if self._stacks and self._plan is not None:
+            from bireme.result.stacks import merged
+
+            hosts = {worker.rank: node.host for node in self._plan.nodes for worker in node.workers}
+            outcome = outcome.replace(stacks=merged(self._stacks.values(), hosts, own=self._plan.nodes[0].cwd))
         received, name = self._signals.received, self.spec.job_name
         return outcome.replace(unread=self._signals.unread, interrupted=received, job_name=name)
 

@@ -31,7 +31,7 @@ HEAVY = frozenset(
     ).split()
 )
 """What ``--preload auto`` imports if the script does."""
-_SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP = 15, 1, 35, 14
+_SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP, _SET_PTRACER = 15, 1, 35, 14, 0x59616D61
 _SELF_TEST = 60.0
 _SYNTAX_ONLY = 0x400
 
@@ -333,6 +333,7 @@ class Template:
         self.libc.prctl(_PDEATHSIG, request["death"], 0, 0, 0)
         if os.getppid() != request["parent"]:
             os._exit(128 + signal.SIGKILL)
+        self.libc.prctl(_SET_PTRACER, request["tracer"], 0, 0, 0)
         self.libc.prctl(_SET_NAME, self.name.encode(), 0, 0, 0)
         for target in range(3):
             os.dup2(fds[target], target, inheritable=True)

@@ -18,6 +18,7 @@ from bireme.control.messages import (
     Piece,
     Rested,
     Signalled,
+    Stacks,
     Taken,
     Unfit,
     Up,
@@ -25,6 +26,7 @@ from bireme.control.messages import (
     to_json,
 )
 from bireme.errors import ProtocolError
+from bireme.result.stacks import RankStack
 from bireme.ship import conversation as ship_messages
 from bireme.ship.conversation import Need, Shipped
 from tests.unit.control import examples
@@ -106,6 +108,7 @@ def test_a_life() -> None:
         ((), Output(5, 1, b"x"), "Output of rank 5, stream 1, which is not open"),
         ((), Output(0, 3, b"x"), "Output of rank 0, stream 3"),
         ((), Eof(rank=0, number=0), "Eof of rank 0, stream 0"),
+        ((), Stacks(stacks=(RankStack(rank=7),)), "stacks of ranks that it was not told to start"),
         ((Eof(rank=0, number=1),), Eof(rank=0, number=1), "Eof of rank 0, stream 1"),
         ((Eof(rank=0, number=1),), Output(0, 1, b"x"), "Output of rank 0, stream 1"),
     ],

@@ -24,10 +24,12 @@ from bireme.control.messages import (
     Say,
     Signalled,
     SignalRanks,
+    Stacks,
     Start,
     Stop,
     Suspend,
     Taken,
+    TakeStacks,
     TreeOffer,
     Unfit,
     Up,
@@ -36,6 +38,7 @@ from bireme.control.messages import (
 from bireme.job import JobSpec, Program
 from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.result.outcome import RankEnd
+from bireme.result.stacks import Frame, RankStack
 
 SPEC = JobSpec(program=Program(target="train.py", args=("--lr", "0.1")), time_limit=3.5, wrap_ranks=(0, 2))
 HELLO = Hello(
@@ -84,6 +87,7 @@ TO_AGENT: tuple[Message, ...] = (
     KillNow(),
     SignalRanks(signum=10),
     Suspend(),
+    TakeStacks(),
     Resume(),
     Credit(size=131072),
     Fetch(patterns=("out/**",), mark=".bireme-1"),
@@ -101,6 +105,7 @@ FROM_AGENT: tuple[Message, ...] = (
     InputTaken(),
     Rested(rank=0, number=1),
     Eof(rank=1, number=2),
+    Stacks(stacks=(RankStack(rank=1, state="asleep", frames=(Frame(function="step", file="a.py", line=3),)),)),
     Say(level="warning", text="disk full"),
     Unfit(problems=("cannot fork",)),
     GuardianLost(pid=12, when=345.75),

@@ -1,0 +1,189 @@
+"""Takes the stacks of ranks on this node, by py-spy, without stopping them; what is no Python tells its state."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bireme import jsontext
+from bireme.process import kernel
+from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from subprocess import Popen
+
+    from bireme.loop import Loop
+
+SECONDS = 2.0
+"""Seconds after which what is not known yet is left out."""
+
+_MOST_PROCESSES = 64
+"""Processes of a node that are asked at the same time: ranks, and those below them."""
+_MOST_BYTES = 1 << 20
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>", "<sent>")
+_STATES = {"R": "running", "S": "asleep", "D": "asleep in the kernel", "T": "stopped", "t": "traced", "Z": "ended"}
+
+
+def find_tool(path: str, *beside: str) -> str:
+    """The path of py-spy: beside one of these interpreters, or on ``path``; "": it is not there."""
+    folders = [os.path.dirname(each) for each in beside if each]
+    for folder in (*folders, *path.split(os.pathsep)):
+        tool = os.path.join(folder, "py-spy")
+        if os.access(tool, os.X_OK) and os.path.isfile(tool):
+            return tool
+    return ""
+
+
+class StackTaker:
+    """Takes the stacks once.
+
+    Args:
+        tool: the path of py-spy; "": only states are told.
+        ranks: the pid of each rank that is alive.
+        on_end: called once with what was found, at the latest after `SECONDS`.
+    """
+
+    def __init__(
+        self, loop: Loop, tool: str, ranks: Mapping[int, int], on_end: Callable[[tuple[RankStack, ...]], object]
+    ) -> None:
+        self._loop, self._on_end = loop, on_end
+        self._found: list[RankStack] = []
+        self._running: dict[int, tuple[Popen[bytes], int, int, bytearray]] = {}  # by descriptor: … rank, pid, output
+        self._main = dict(ranks)
+        self._before = {pid: _cpu(pid) for pid in ranks.values()}
+        self._timer = loop.after(SECONDS, self._finish)
+        left = _MOST_PROCESSES
+        for rank, pid in ranks.items():
+            for each in (pid, *kernel.descendants([pid]))[: max(1, left)]:
+                left -= 1
+                self._ask(tool, rank, each)
+        if not self._running:
+            self._timer.cancel()
+            self._timer = loop.after(0, self._finish)
+
+    def _ask(self, tool: str, rank: int, pid: int) -> None:
+        from subprocess import DEVNULL, PIPE, Popen
+
+        if not tool:
+            if pid == self._main[rank]:
+                self._found.append(RankStack(rank=rank, reason=_NO_TOOL))
+            return
+        me = os.getpid()
+        argv = (tool, "dump", "--nonblocking", "--json", "--pid", str(pid))
+        try:
+            process = Popen(
+                argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, preexec_fn=lambda: kernel.die_with_parent(me)
+            )
+        except OSError as error:
+            self._found.append(RankStack(rank=rank, reason=f"{tool}: {error.strerror}"))
+            return
+        assert process.stdout is not None
+        fd = process.stdout.fileno()
+        self._loop.set_blocking(fd, False)
+        self._running[fd] = (process, rank, pid, bytearray())
+        self._loop.watch(fd, lambda: self._read(fd))
+
+    def _read(self, fd: int) -> None:
+        _, rank, pid, said = self._running[fd]
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        said += data
+        if data and len(said) < _MOST_BYTES:
+            return
+        self._leave(fd)
+        found = _stacks(bytes(said), rank, pid == self._main[rank], pid)
+        self._found += found
+        if not self._running:
+            self._finish()
+
+    def _leave(self, fd: int) -> None:
+        process = self._running.pop(fd)[0]
+        self._loop.unwatch(fd)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def _finish(self) -> None:
+        """Tell what was found, with the state of each rank."""
+        silent = {rank for _, rank, _, _ in self._running.values()}
+        self.close()
+        told = {each.rank for each in self._found if not each.thread}
+        for rank in self._main.keys() - told:
+            why = "its stack cannot be read in time" if rank in silent else "it runs no Python"
+            self._found.append(RankStack(rank=rank, reason=why))
+        found = []
+        for each in sorted(self._found, key=lambda each: (each.rank, each.thread)):
+            pid = self._main[each.rank]
+            found.append(each if each.thread else each.replace(state=_state(pid, self._before[pid])))
+        self._on_end(tuple(found))
+
+    def close(self) -> None:
+        """End what still runs."""
+        self._timer.cancel()
+        for fd in list(self._running):
+            self._leave(fd)
+
+
+_NO_TOOL = "its stack needs py-spy: pip install 'bireme[stacks]'"
+
+
+def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
+    """The stacks in an answer of py-spy: the main thread, and others that run code of a script."""
+    try:
+        threads = jsontext.loads(said)
+    except ValueError:
+        return []
+    found = []
+    for thread in threads if isinstance(threads, list) else ():
+        frames = tuple(map(_frame, thread.get("frames", ())))[:MOST_FRAMES]
+        name = str(thread.get("thread_name") or "")
+        first = name == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
+        if first and is_main:
+            label = ""
+        elif not any(frame.own for frame in frames):
+            continue
+        else:
+            label = f"thread {name}" if is_main else f"process {pid}" if first else f"process {pid}, thread {name}"
+        found.append(RankStack(rank=rank, thread=label, frames=frames))
+    return found
+
+
+def _frame(plain: dict[str, object]) -> Frame:
+    file, line = str(plain.get("filename") or ""), plain.get("line")
+    own = not any(part in file for part in _LIBRARIES) and not file.startswith(sys.base_prefix + "/lib")
+    return Frame(function=str(plain.get("name")), file=file, line=line if isinstance(line, int) else 0, own=own)
+
+
+def _cpu(pid: int) -> tuple[float, float]:
+    """(seconds of processor time of a process, now)."""
+    import time
+
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0, time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), time.monotonic()
+
+
+def _state(pid: int, before: tuple[float, float]) -> str:
+    """What the kernel says of a process: asleep, running, stopped, and where in the kernel it sleeps."""
+    stat = kernel.stat_of(pid)
+    if stat is None:
+        return "ended"
+    words = _STATES.get(stat[1], stat[1])
+    if stat[1] in "SD":
+        try:
+            with open(f"/proc/{pid}/wchan") as file:
+                place = file.read().strip()
+        except OSError:
+            place = ""
+        words += f" in {place}" if place not in ("", "0") else ""
+    now = _cpu(pid)
+    share = (now[0] - before[0]) / max(0.05, now[1] - before[1])
+    return f"{words}, {min(share, 99):.0%} CPU" if share >= 0.5 else words

@@ -1,0 +1,31 @@
+"""The stacks of ranks on nodes, in the report of a job that hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.jobs import Jobs, backends
+from tests.kit import needs
+
+pytestmark = needs.programs("py-spy")
+HANGS = """
+import os, time
+
+def step():
+    if os.environ["RANK"] == "3":
+        read_batch()
+    time.sleep(1000)
+
+def read_batch():
+    os.read(os.pipe()[0], 1)
+
+step()
+"""
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_the_odd_rank_of_all_nodes_is_named(jobs: Jobs) -> None:
+    done = jobs.run("--time_limit", "4", jobs.write("hangs.py", HANGS), hosts="node[1-2]:2", code=124)
+    said = done.stderr.partition("before they were stopped:\n")[2].splitlines()
+    assert said[0].startswith("bireme:     rank 3 on node2  hangs.py:10 read_batch ← hangs.py:6 step ← hangs.py:12")
+    assert said[1].startswith("bireme:     ranks 0-2        hangs.py:7 step ← hangs.py:12")

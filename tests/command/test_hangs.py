@@ -1,0 +1,94 @@
+"""Jobs that hang: the report says what the ranks were doing."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stage, read_lines
+from tests.kit import needs
+
+pytestmark = needs.programs("py-spy")
+
+ODD = """
+import os, signal, subprocess, sys, threading, time
+
+def read_batch():
+    {hang}
+
+def step():
+    if os.environ["RANK"] == "1":
+        read_batch()
+    threading.Event().wait()
+
+print("begins", flush=True)
+step()
+"""
+DEAF = """
+import os, signal, sys, time
+signal.signal(15, lambda *_: None)
+if os.environ["RANK"] == "0":
+    time.sleep(1)
+    sys.exit(3)
+while True:
+    time.sleep(9)
+"""
+HANGS = {
+    "sleep": "time.sleep(1000)",
+    "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "full-pipe": "write = os.pipe()[1]; os.write(write, bytes(1 << 20))",
+    "empty-pipe": "os.read(os.pipe()[0], 1)",
+    "spinning": "exec('while True: pass')",
+    "child": "subprocess.run(['sleep', '1000'])",
+    "socket": "import socket; pair = socket.socketpair(); pair[0].recv(1)",
+    "frozen": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "native": "import ctypes; ctypes.CDLL(None).pause()",
+}
+WORDS = ("run", "--accelerator", "cpu", "--num_gpus", "3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HANGS)
+def test_the_odd_rank_and_its_line_are_named(stage: Stage, script, kind: str) -> None:
+    program = script(DEAF)
+    done = stage.run(*WORDS, "--grace", "1", program, code=3)
+    assert "ranks 1-2  program.py:8  " in done.stderr
+
+
+def test_a_job_that_fails_stops_at_once(stage: Stage, script) -> None:
+    """Ranks that end by themselves are not asked."""
+    done = stage.run(
+        *WORDS, script("import os, time\nif os.environ['RANK'] == '0': os._exit(3)\ntime.sleep(99)"), code=3
+    )
+    assert "before they were stopped" not in done.stderr
+
+
+def test_never(stage: Stage, script) -> None:
+    done = stage.run(*WORDS, "--time_limit", "1", "--stacks", "never", script("import time; time.sleep(99)"), code=124)
+    assert "before they were stopped" not in done.stderr
+
+
+def test_what_is_no_python_tells_its_state(stage: Stage, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--time_limit", "1", "--report", report, "--no_python", "sleep", "1000")
+    stage.run(*WORDS, *words, code=124)
+    assert json.loads(report.read_text())["stacks"].startswith("ranks 0-2  it runs no Python  asleep")
+
+
+def test_a_rank_below_another_program(stage: Stage, script) -> None:
+    program = script("import time\ndef inside():\n    time.sleep(1000)\ninside()\n")
+    done = stage.run(*WORDS, "--time_limit", "3", "--wrap", "sh -c '\"$@\"; exit' sh", program, code=124)
+    assert re.search(r"rank 0, process \d+ +program\.py:3 inside ← program\.py:4", done.stderr)
+
+
+def test_a_second_signal_does_not_wait(stage: Stage, script) -> None:
+    process = stage.start(
+        *WORDS, "--time_limit", "1", script("import time\nprint('begins', flush=True)\ntime.sleep(99)")
+    )
+    read_lines(process, 3, "begins")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) in (124, 143)

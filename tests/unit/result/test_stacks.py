@@ -1,0 +1,52 @@
+"""What is said of the stacks of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from bireme.result.stacks import Frame, RankStack, call_chain, merged, spans
+
+STEP = Frame(function="step", file="/job/train.py", line=41)
+MAIN = Frame(function="<module>", file="/job/train.py", line=60)
+REDUCE = Frame(function="all_reduce", file="/lib/torch/distributed_c10d.py", line=2501, own=False)
+WRAPPER = Frame(function="wrapper", file="/lib/torch/c10d_logger.py", line=81, own=False)
+WAIT = Frame(function="Work._wait", file="/lib/torch/work.py", line=3, own=False)
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ((WAIT, REDUCE, WRAPPER, STEP, MAIN), "all_reduce ← train.py:41 step ← train.py:60"),
+        ((STEP, MAIN), "train.py:41 step ← train.py:60"),
+        ((WAIT, STEP, WRAPPER, MAIN), "_wait ← train.py:41 step ← train.py:60"),
+        ((WAIT, REDUCE), "work.py:3 Work._wait ← distributed_c10d.py:2501 all_reduce"),
+        ((STEP,) * 7, " ← ".join(["train.py:41 step"] * 5) + " ← …"),
+        ((), ""),
+    ],
+)
+def test_calls_are_named_from_the_innermost(frames: tuple[Frame, ...], said: str) -> None:
+    assert call_chain(frames, "/job") == said
+
+
+def test_equal_stacks_stand_once_and_the_odd_ones_first() -> None:
+    odd = Frame(function="read_batch", file="/job/sub/data.py", line=17)
+    stacks = [RankStack(rank=rank, state="asleep", frames=(REDUCE, STEP)) for rank in (0, 1, 3)]
+    stacks.append(RankStack(rank=2, state="running, 100% CPU", frames=(odd, MAIN)))
+    hosts = {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
+    assert merged(stacks, hosts, own="/job").splitlines() == [
+        "rank 2 on node2  sub/data.py:17 read_batch ← train.py:60  running, 100% CPU",
+        "ranks 0-1,3      all_reduce ← train.py:41 step            asleep, 3 of 4 are here",
+    ]
+
+
+def test_what_has_no_stack_says_why() -> None:
+    stacks = [RankStack(rank=0, reason="it runs no Python"), RankStack(rank=0, thread="thread T", frames=(STEP,))]
+    assert merged(stacks, {0: "node1"}).splitlines() == [
+        "rank 0            it runs no Python",
+        "rank 0, thread T  train.py:41 step",
+    ]
+
+
+@pytest.mark.parametrize(("numbers", "text"), [((0,), "0"), ((0, 1, 2, 4), "0-2,4"), ((1, 3, 4), "1,3-4")])
+def test_spans(numbers: tuple[int, ...], text: str) -> None:
+    assert spans(numbers) == text
