@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.cluster.jobs import Jobs, backends
 from tests.kit import needs
 
-pytestmark = needs.programs("py-spy")
+pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
 HANGS = """
 import os, time
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tests.conftest import Stage, read_lines
 from tests.kit import needs
 
-pytestmark = needs.programs("py-spy")
+pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
 
 ODD = """
 import os, signal, subprocess, sys, threading, time
