@@ -88,7 +88,7 @@ MUTATIONS = (
     _rewritten(
         "silent-before-its-end", 1230, "bireme.cluster.node_loss:end_of_channel", "> heartbeat / BEATS + NEWS", "> 1e9"
     ),
-    _rewritten("start-after-the-end", 701984, f"{_AGENT}._on_start", "self._channel.is_ending", "False", elastic=True),
+    _rewritten("start-after-the-end", 2003727, f"{_AGENT}._on_start", "self._channel.is_ending", "False", elastic=True),
     _rewritten(
         "unfit-not-asked",
         304038,
