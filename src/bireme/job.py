@@ -139,6 +139,9 @@ class JobSpec(Value):
         rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with
             ``static`` it has the number of the node, with ``c10d`` PyTorch numbers the nodes; "": it was not.
         preload: modules that a template imports once for the ranks of a node; ``auto``: those that the script imports.
+        hang_timeout: a duration without output, after which it is looked whether the job hangs; ``auto``: it is found
+            out; ``off``: never.
+        on_hang: what is done with a job that hangs: ``report``, ``stop``, or ``restart``, which stops this attempt.
         stacks: whether the stacks of ranks are taken that do not end: ``auto`` or ``never``.
         torchrun_args: options that only PyTorch's agent gets, if that agent starts the ranks.
     """
@@ -204,6 +207,8 @@ class JobSpec(Value):
     torchrun_args: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     stacks: str = "auto"
+    hang_timeout: str = "auto"
+    on_hang: str = "report"
 
     def on_node(self, name: str) -> JobSpec:
         """The job as it runs on the node of this name: ``{host}`` in ``python`` is replaced."""

@@ -56,7 +56,7 @@ WORDS = ("run", "--accelerator", "cpu", "--num_gpus", "3")
 @pytest.mark.parametrize("kind", HANGS)
 def test_the_odd_rank_and_its_line_are_named(stage: Stage, script, kind: str) -> None:
     program = script(DEAF)
-    done = stage.run(*WORDS, "--grace", "1", program, code=3)
+    done = stage.run(*WORDS, "--grace", "5", program, code=3)
     assert "ranks 1-2  program.py:8  " in done.stderr
 
 
@@ -66,6 +66,11 @@ def test_a_job_that_fails_stops_at_once(stage: Stage, script) -> None:
         *WORDS, script("import os, time\nif os.environ['RANK'] == '0': os._exit(3)\ntime.sleep(99)"), code=3
     )
     assert "before they were stopped" not in done.stderr
+
+
+def test_the_time_limit(stage: Stage, script) -> None:
+    done = stage.run(*WORDS, "--time_limit", "4", script(ODD.format(hang="time.sleep(1000)")), code=124)
+    assert "bireme:     rank 1 " in done.stderr.partition("before they were stopped:\n")[2]
 
 
 def test_never(stage: Stage, script) -> None:
@@ -93,3 +98,71 @@ def test_a_second_signal_does_not_wait(stage: Stage, script) -> None:
     read_lines(process, 3, "begins")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) in (124, 143)
+
+
+# -- jobs that are found to hang -------------------------------------------------------------------------
+
+QUIET = """
+import os, time
+
+def step():
+    if os.environ["RANK"] == "1":
+        return read_batch()
+    time.sleep({seconds})
+
+def read_batch():
+    time.sleep({seconds})
+
+print("begins", flush=True)
+step()
+print("ends", flush=True)
+time.sleep(2)  # until it is seen that it has written something
+"""
+
+
+def test_a_hang_is_reported_once_and_the_job_goes_on(stage: Stage, script) -> None:
+    done = stage.run(*WORDS, "--hang_timeout", "2", script(QUIET.format(seconds=9)), code=0)
+    assert done.stderr.count("the job seems to hang: nothing was written for ") == 1
+    said = done.stderr.partition("and no rank moves\n")[2].splitlines()
+    assert said[0].startswith("bireme:   rank 1     program.py:10 read_batch ← program.py:6 step ← program.py:13")
+    assert said[1].startswith("bireme:   ranks 0,2  program.py:7 step ← program.py:13")
+    assert "the job goes on, after " in done.stderr
+    assert done.stdout.count("ends") == 3
+
+
+def test_a_hang_is_stopped(stage: Stage, script, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--hang_timeout", "2", "--on_hang", "stop", "--report", report)
+    stage.run(*WORDS, *words, script(QUIET.format(seconds=999)), code=77)
+    found = json.loads(report.read_text())
+    assert found["cause"] == "hang"
+    assert found["note"].startswith("nothing was written for ")
+    assert found["stacks"].startswith("rank 1     program.py:10 read_batch")
+
+
+def test_a_hang_is_a_failure_after_which_a_job_is_restarted(stage: Stage, script) -> None:
+    program = script(QUIET.format(seconds="0.1 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else 999"))
+    done = stage.run(*WORDS, "--hang_timeout", "2", "--on_hang", "restart", "--restarts", "1", program, code=0)
+    assert "bireme: restart 1 of 1" in done.stderr
+
+
+WORKS = """
+import os, time
+if os.environ["RANK"] != "0":
+    time.sleep(6)
+for number in range(60):
+    exec(f"def f{number}(): time.sleep(0.1)\\nf{number}()")
+"""
+READS = """
+import time
+end = time.time() + 6
+while time.time() < end:
+    open("/dev/zero", "rb").read(1 << 20)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("text", [WORKS, READS], ids=["one-rank-works", "all-read"])
+def test_a_job_in_which_something_moves_does_not_hang(stage: Stage, script, text: str) -> None:
+    done = stage.run(*WORDS, "--hang_timeout", "2", script(text), code=0)
+    assert "seems to hang" not in done.stderr

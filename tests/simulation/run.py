@@ -139,6 +139,7 @@ class Run:
             heartbeat=self.heartbeat,
             log_level="critical",
             output="raw",
+            hang_timeout="off",
         )
 
     def pool(self) -> DeclaredPool:

@@ -304,7 +304,7 @@ class ElasticJob(WholeJob):
     def is_last(self, outcome: Outcome) -> bool:
         """Whether `_why_go_on` will find no reason for another epoch."""
         goes_on = outcome.cause == "membership" or (outcome.cause in ("agent lost", "unfit") and outcome.hosts)
-        restarted = outcome.cause == "rank failed" and self._budget.is_left(self._machine.now())
+        restarted = outcome.cause in ("rank failed", "hang") and self._budget.is_left(self._machine.now())
         self._fetched = bool(outcome.interrupted) or not (goes_on or restarted)
         return self._fetched
 
@@ -321,7 +321,7 @@ class ElasticJob(WholeJob):
             return outcome.note
         if outcome.cause == "too few nodes" and not self._roster.lacking:
             return "enough nodes became available at the last moment"
-        if outcome.cause == "rank failed":
+        if outcome.cause in ("rank failed", "hang"):
             if not self._budget.spend(now):
                 return ""
             self._failures += 1

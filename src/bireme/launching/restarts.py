@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.result.outcome import Outcome
 
-CURABLE = ("rank failed", "agent lost")
+CURABLE = ("rank failed", "agent lost", "hang")
 """Causes after which another attempt may succeed. A signal or a time limit ends the job for good."""
 
 

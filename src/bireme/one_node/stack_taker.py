@@ -119,7 +119,11 @@ class StackTaker:
         found = []
         for each in sorted(self._found, key=lambda each: (each.rank, each.thread)):
             pid = self._main[each.rank]
-            found.append(each if each.thread else each.replace(state=_state(pid, self._before[pid])))
+            if not each.thread:
+                family = (pid, *kernel.descendants([pid]))
+                cpu, io = sum(_cpu(one)[0] for one in family), sum(map(_io, family))
+                each = each.replace(state=_state(pid, self._before[pid]), cpu=cpu, io=io)
+            found.append(each)
         self._on_end(tuple(found))
 
     def close(self) -> None:
@@ -169,6 +173,15 @@ def _cpu(pid: int) -> tuple[float, float]:
     except OSError:
         return 0.0, time.monotonic()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), time.monotonic()
+
+
+def _io(pid: int) -> int:
+    """Bytes that a process has read and written, of files, pipes and terminals."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return sum(int(file.readline().split()[1]) for _ in range(2))
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _state(pid: int, before: tuple[float, float]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bireme.errors import BadInputError
 from bireme.job import OWN_NAMES, JobSpec
-from bireme.options.option import missing_value
+from bireme.options.option import missing_value, seconds_of
 from bireme.options.table import OPTIONS, fields
 from bireme.value import Value
 
@@ -133,6 +133,11 @@ def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
     stdin = str(used.get("--stdin", "all"))
     if stdin not in ("all", "none") and not (stdin.isascii() and stdin.isdecimal()):
         raise BadInputError(f"must be the number of a rank, all or none, not {stdin!r}", where="--stdin")
+    timeout = str(used.get("--hang_timeout", "auto"))
+    if timeout not in ("auto", "off") and not seconds_of(timeout, "--hang_timeout"):
+        raise BadInputError("must be above 0", hint="off: never look", where="--hang_timeout")
+    if used.get("--on_hang") == "restart" and not {"--restarts", "--elastic_training"} & used.keys():
+        raise BadInputError("--on_hang restart only works with --restarts", hint="add --restarts N")
     for need in NEEDS:
         if need.option in used and need.other not in used:
             raise BadInputError(f"{need.option} only works with {need.other}", hint=need.hint)

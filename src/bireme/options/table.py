@@ -396,6 +396,10 @@ GROUPS: Groups = {
             "stopped (default: 10)", RANKS, default=job.DEFAULT_GRACE),
         Option("choice", "--stacks WHEN", "show what the ranks were doing that had to be stopped because of the time "
             "limit, or killed (auto, the default), or do not", RANKS, choices=("auto", "never"), default="auto"),
+        Option("word", "--hang_timeout SECONDS", "look whether the job hangs after so long without output; auto (the "
+            "default): after five of its longest pauses; off: never", RANKS, default="auto"),
+        Option("choice", "--on_hang DO", "what to do with a job that hangs: report it (the default), stop, or restart "
+            "(with --restarts or elastic training)", RANKS, choices=("report", "stop", "restart"), default="report"),
         Option("seconds", "--time_limit SECONDS", "stop the job after this many seconds, with exit code 124", RANKS,
             zero="would stop the job at once", common=True, shared=False),
         Option("count", "--restarts --max_restarts R", "restart the whole job after a failure, up to R times (default: "

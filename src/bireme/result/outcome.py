@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
+from bireme.errors import HANG, INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         "membership",
         "too few nodes",
         "not fetched",
+        "hang",
     ]
 
 CODES: dict[Cause, int] = {
@@ -38,6 +39,7 @@ CODES: dict[Cause, int] = {
     "reader gone": READER_GONE,
     "time limit": TIME_LIMIT,
     "internal error": INTERNAL,
+    "hang": HANG,
 }
 """The exit code of each cause but ``rank failed``, which has the rank's, and ``signal``, which has 128 + n."""
 

@@ -57,7 +57,7 @@ def _headline(outcome: Outcome) -> list[str]:
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped because the reader of its output went away"]
-    if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes", "not fetched"):
+    if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes", "not fetched", "hang"):
         return [outcome.note]
     return ["some processes could not be killed"] if outcome.stuck else []
 

@@ -34,6 +34,8 @@ class RankStack(Value):
         state: such as ``asleep`` or ``running``, with what the kernel knows.
         frames: from the innermost; empty: they could not be read.
         reason: why they could not be read.
+        cpu, io: seconds of processor time and bytes that the rank, and what is below it, has used so far; only of the
+            main thread.
     """
 
     rank: int
@@ -41,6 +43,8 @@ class RankStack(Value):
     state: str = ""
     frames: tuple[Frame, ...] = ()
     reason: str = ""
+    cpu: float = 0.0
+    io: int = 0
 
 
 def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "") -> str:

@@ -14,6 +14,7 @@ from bireme.job import ANSWERS
 from bireme.logs.console import ERR, OUT, Console, Sink
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
+from bireme.options.option import seconds_of
 from bireme.result.outcome import WORDS_OF
 from bireme.result.verdict import Verdict
 from bireme.runner.signals import JobSignals
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.job import JobSpec
+    from bireme.loop import Timer
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
     from bireme.result.stacks import RankStack
     from bireme.runner.crew import Crew
+    from bireme.runner.hang_watch import HangWatch
 
 
 _REST_ON_TERMINAL = 0.1
@@ -35,6 +38,9 @@ _REST_ELSEWHERE = 0.5
 
 _LOOK = 2.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
+
+_HANG_TICK = 1.0
+"""Seconds between two checks whether the job hangs (`bireme.runner.hang_watch`)."""
 
 _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
@@ -137,7 +143,10 @@ class Session:
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
         self._stacks: dict[tuple[int, str], RankStack] = {}
-        self._then: Callable[[], object] = lambda: None  # once the stacks are there
+        self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
+        self._patience: Timer | None = None  # with nodes that are asked for them
+        self._hang_watch: HangWatch | None = None
+        self._talked = False  # whether a rank has written something since it was last looked
         self._missing = 0  # how many nodes have not sent them
 
     @property
@@ -170,6 +179,8 @@ class Session:
         style = Style(self.spec.output, self.spec.timestamps, plan.world_size, self.spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
+        if self.spec.hang_timeout != "off":
+            self.loop.after(_HANG_TICK, self._watch_hangs)
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
         for node in plan.nodes:
             for worker in node.workers:
@@ -198,17 +209,16 @@ class Session:
         """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
             if cause == "time limit" and self.spec.stacks != "never":
-                self._look(lambda: self.crew.stop(signal.SIGTERM))
+                self.look(lambda _: self.crew.stop(signal.SIGTERM))
             else:
                 self.crew.stop(signal.SIGTERM)
 
-    def _look(self, then: Callable[[], object]) -> None:
-        """Find out what the ranks are doing, before ``then``; it comes after `_LOOK` at the latest."""
+    def look(self, then: Callable[[dict[tuple[int, str], RankStack]], object]) -> None:
+        """Find out what the ranks are doing, before ``then``; that comes after `_LOOK` at the latest."""
+        self._seen()  # a look that is not over yet
+        self._stacks = {}
         self._then, self._missing = then, self.crew.take_stacks()
-        if self._missing:
-            self.loop.after(_LOOK, self._seen)
-        else:
-            self._seen()
+        self._patience = self.loop.after(_LOOK if self._missing else 0, self._seen)
 
     def stacks(self, found: tuple[RankStack, ...]) -> None:
         """Note what ranks of a node were doing."""
@@ -218,8 +228,43 @@ class Session:
             self._seen()
 
     def _seen(self) -> None:
-        then, self._then = self._then, lambda: None
-        then()
+        then, self._then = self._then, lambda _: None
+        if self._patience is not None:
+            self._patience.cancel()
+        then(self._stacks)
+
+    def _watch_hangs(self) -> None:
+        """Check from time to time whether the job hangs."""
+        if self._gone or self._settled or self.verdict.stopping:
+            return
+        if self._hang_watch is None:
+            from bireme.runner import hang_watch  # no rank has waited for it
+
+            given = self.spec.hang_timeout
+            limit = None if given == "auto" else seconds_of(given, "--hang_timeout")
+            self._hang_watch = hang_watch.HangWatch(
+                limit, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
+            )
+        talked, self._talked = self._talked, False
+        self._hang_watch.tick(talked=talked)
+        self.loop.after(_HANG_TICK, self._watch_hangs)
+
+    def _hangs(self, quiet: float, look: dict[tuple[int, str], RankStack]) -> None:
+        """Report that the job hangs, or stop it (``--on_hang``)."""
+        from bireme.runner.hang_watch import hang_text
+
+        hosts, folder = self._where()
+        note, stacks = hang_text(quiet, look, hosts, folder)
+        if self.spec.on_hang != "report":
+            self.trouble("hang", note, self.loop.now())
+            return
+        self._stacks = {}
+        self.console.say("warning", "\n  ".join((f"the job seems to hang: {note}", *stacks.splitlines())))
+
+    def _where(self) -> tuple[dict[int, str], str]:
+        """The node of each rank, and the folder in which they run."""
+        nodes = self._plan.nodes if self._plan is not None else ()
+        return {worker.rank: node.host for node in nodes for worker in node.workers}, nodes[0].cwd if nodes else ""
 
     def settle(self) -> None:
         """Note that all ranks have ended, and only files come home: of what happens now, just a signal is a cause."""
@@ -240,6 +285,7 @@ class Session:
         else:
             assert self._output is not None
             self._output.feed(rank, number, data)
+            self._talked = True
         if self._is_full:
             self.crew.hold_output()
 
@@ -297,11 +343,11 @@ class Session:
         seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
-        if self._stacks and self._plan is not None:
+        if self._stacks:
             from bireme.result.stacks import merged
 
-            hosts = {worker.rank: node.host for node in self._plan.nodes for worker in node.workers}
-            outcome = outcome.replace(stacks=merged(self._stacks.values(), hosts, own=self._plan.nodes[0].cwd))
+            hosts, folder = self._where()
+            outcome = outcome.replace(stacks=merged(self._stacks.values(), hosts, own=folder))
         received, name = self._signals.received, self.spec.job_name
         return outcome.replace(unread=self._signals.unread, interrupted=received, job_name=name)
 
