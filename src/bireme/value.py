@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
+    from typing import Any
 
     from typing_extensions import Self, dataclass_transform
 else:
@@ -53,14 +53,14 @@ class Value:
 
     _fields: tuple[str, ...] = ()
     _names: frozenset[str] = frozenset()
-    _defaults: ClassVar[dict[str, Any]] = {}
+    _required: frozenset[str] = frozenset()
     __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
         own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
         cls._fields = (*cls._fields, *(name for name in own if name not in cls._fields))
         cls._names = frozenset(cls._fields)
-        cls._defaults = {name: getattr(cls, name) for name in cls._fields if hasattr(cls, name)}
+        cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls, values = type(self), self.__dict__
@@ -71,10 +71,9 @@ class Value:
         for name in cls._fields[: len(args)] if kwargs else ():
             if name in kwargs:
                 raise TypeError(f"{cls.__name__}() got multiple values for argument {name!r}")
-        values.update(cls._defaults)
         values.update(zip(cls._fields, args, strict=False))
         values.update(kwargs)
-        if values.keys() != cls._names:
+        if not cls._required <= values.keys() <= cls._names:
             raise TypeError(_wrong_fields(cls, values))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -83,7 +82,12 @@ class Value:
     __delattr__ = __setattr__  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__
+        if type(self) is not type(other):
+            return False
+        mine, yours = self.__dict__, other.__dict__
+        if mine.keys() == yours.keys():
+            return mine == yours
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
 
     def __hash__(self) -> int:
         return hash((type(self), *(getattr(self, name) for name in self._fields)))
@@ -110,7 +114,7 @@ def _wrong_fields(cls: type[Value], values: dict[str, Any]) -> str:
             near = similar(name, cls._fields)
             meant = f". Did you mean {near!r}?" if near else ""
             return f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}"
-    missing = next(name for name in cls._fields if name not in values)
+    missing = next(name for name in cls._fields if name in cls._required and name not in values)
     return f"{cls.__name__}() missing a required argument: {missing!r}"
 
 

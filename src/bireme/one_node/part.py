@@ -19,6 +19,7 @@ from bireme.process import kernel
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular
+from bireme.resources import extension_locks  # not after the fork: memory would be shared no more
 from bireme.result.outcome import RankEnd, exit_code
 
 TYPE_CHECKING = False
@@ -200,9 +201,7 @@ class NodePart:
         self._pipes.begin()
         if self._input is not None:
             self._input.begin()
-        from bireme.resources import extension_locks  # only now: the ranks have not waited for it
-
-        for text in extension_locks.warnings(environ):
+        for text in extension_locks.warnings(environ):  # only now: the ranks have not waited for it
             self._observer.say("warning", text)
 
     def _clean_up(self) -> None:

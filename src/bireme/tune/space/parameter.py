@@ -194,10 +194,11 @@ class Parameter(Value):
         """The fields by name, for JSON; many choices as their ends and their number."""
         choices: object = list(self.choices[: _LISTED + 1])
         if isinstance(self.choices, Interval):
-            choices = dict(self.choices.__dict__)
+            choices = self.choices.as_dict()
         elif len(self.choices) > _LISTED:
             choices = {"first": self.choices[0], "last": self.choices[-1], "count": len(self.choices)}
-        return {**self.__dict__, "choices": choices, "texts": list(self.texts[: _LISTED + 1])}
+        fields = {name: getattr(self, name) for name in self._fields}
+        return {**fields, "choices": choices, "texts": list(self.texts[: _LISTED + 1])}
 
     @staticmethod
     def choices_of(record: object) -> Sequence[object] | None:
