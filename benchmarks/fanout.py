@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import statistics
 import sys
 import tempfile
@@ -48,8 +49,8 @@ def contest(hosts: int, ranks: int, rounds: int) -> None:
     hide = [str(ROOT / "src" / "bireme")]
     with Testbed(hosts, state=state, share=[str(ROOT), sys.prefix], hide=hide) as testbed:
         names = [f"node{number}" for number in range(1, hosts + 1)]
-        bare = f"{sys.executable} {BARE} {ranks} {sys.executable} {EMPTY}"
-        ssh = "".join(f"ssh -T -x -o BatchMode=yes {name} '{bare}' & " for name in names)
+        bare = shlex.join((sys.executable, str(BARE), str(ranks), sys.executable, str(EMPTY)))
+        ssh = "".join(f"ssh -T -x -o BatchMode=yes {name} {shlex.quote(bare)} & " for name in names)
         commands = {
             "pdsh": ["pdsh", "-R", "ssh", "-S", "-f", str(hosts), "-w", ",".join(names), bare],
             "ssh": ["sh", "-c", f"{ssh}wait"],
