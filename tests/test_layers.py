@@ -17,7 +17,7 @@ SRC = Path(__file__).parent.parent / "src"
 # its neighbours on the same layer.
 LAYERS = (
     {"bireme.__main__", "bireme.agent.__main__", "bireme.deepspeed"},
-    {"bireme.cli"},
+    {"bireme.cli", "bireme.pytest_plugin"},
     {"bireme.api", "bireme.calls"},
     {"bireme.tune"},
     {"bireme.tune.program", "bireme.tune.deepspeed"},
@@ -290,7 +290,7 @@ for found in pkgutil.walk_packages(bireme.__path__, "bireme."):
     try:
         importlib.import_module(found.name)
     except ImportError as error:
-        assert error.name in ('numpy', 'hjson', 'rich'), error
+        assert error.name in ('numpy', 'hjson', 'rich', 'pytest', '_pytest'), error
 """
 
 

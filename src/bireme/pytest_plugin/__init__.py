@@ -1,0 +1,1 @@
+"""Tests on ranks: the marker ``ranks`` of pytest."""

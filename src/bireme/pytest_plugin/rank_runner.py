@@ -1,0 +1,161 @@
+"""What a rank of the pytest plug-in does: it collects test files once, and runs each test in a fork of its own."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Client, Connection, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.config import Config
+from _pytest.runner import runtestprotocol
+
+SHARED = "BIREME_TEST_FOLDER"
+"""The variable with the folder that is ``tmp_path`` on all ranks of a test."""
+
+STOPPED = "stopped, since another rank has failed"
+"""What a rank answers that was ended for that reason."""
+
+
+def serve(address: str, options: Mapping[str, Any], folder: str) -> None:
+    """Run tests until the other end of the connection is closed.
+
+    Args:
+        address: where the plug-in listens.
+        options: those of pytest, as the plug-in has them.
+        folder: where it was started.
+    """
+    os.chdir(folder)
+    with Client(address, "AF_UNIX") as connection:
+        connection.send(int(os.environ["RANK"]))
+        collected = _Collected(options)
+        while True:
+            try:
+                nodeid, environ = connection.recv()
+            except EOFError:
+                return
+            connection.send(_run(collected, nodeid, environ, connection))
+
+
+class SharedFolder:
+    """The fixture ``tmp_path``, which is the same folder on all ranks of a test."""
+
+    @pytest.fixture
+    def tmp_path(self, request: pytest.FixtureRequest) -> Path:
+        """The folder of the test; of one without the marker, pytest's own."""
+        return Path(os.environ[SHARED]) if SHARED in os.environ else request.getfixturevalue("tmp_path")
+
+
+class _Collected:
+    """A pytest session that collects files when their first test comes."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._items: dict[str, pytest.Item] = {}
+        self.config = Config.fromdictargs(dict(options), [])
+        self.config.pluginmanager.register(SharedFolder(), "bireme-rank")
+        self.config._do_configure()
+        self._session = pytest.Session.from_config(self.config)
+        self.config.hook.pytest_sessionstart(session=self._session)
+
+    def item(self, nodeid: str) -> pytest.Item:
+        """The test of this name."""
+        if nodeid not in self._items:
+            file = nodeid.partition("::")[0]
+            session = self._session
+            session.perform_collect([os.path.join(self.config.rootpath, file)], genitems=True)
+            self._items |= {item.nodeid: item for item in session.items}
+        return self._items[nodeid]
+
+
+def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connection: Connection) -> tuple[str, Any]:
+    """Run a test in a fork: ``reports`` and its reports, or ``ended`` and why it ended without."""
+    try:
+        item = collected.item(nodeid)
+    except BaseException as error:
+        return "ended", f"the test cannot be collected on this rank: {type(error).__name__}: {error}"
+    read, write = os.pipe()
+    stacks = tempfile.TemporaryFile()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            connection.close()
+            os.environ.update(environ)
+            faulthandler.enable(stacks)
+            reports = runtestprotocol(item, nextitem=None, log=False)
+            to_plain = collected.config.hook.pytest_report_to_serializable
+            said = pickle.dumps([to_plain(config=collected.config, report=report) for report in reports])
+            with open(write, "wb") as file:
+                file.write(said)
+            _finish_coverage()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        return _outcome(pid, read, stacks, connection)
+    finally:
+        stacks.close()
+
+
+def _outcome(pid: int, read: int, stacks: Any, connection: Connection) -> tuple[str, Any]:
+    said, why = b"", ""
+    with open(read, "rb", buffering=0) as file:
+        while True:
+            ready = wait([file, connection])  # type: ignore[list-item]
+            if connection in ready:  # the plug-in says to end it
+                try:
+                    why = connection.recv()
+                except EOFError:
+                    why = "kill"
+                os.kill(pid, signal.SIGABRT if why == "stacks" else signal.SIGKILL)
+                os.kill(pid, signal.SIGCONT)
+                break
+            data = file.read(1 << 20)
+            if not data:
+                break
+            said += data
+    _, status = os.waitpid(pid, 0)
+    if said and not why:
+        return "reports", pickle.loads(said)
+    stacks.seek(0)
+    text = _own_frames(stacks.read().decode(errors="replace"))
+    if why:
+        return "ended", text if why == "stacks" else STOPPED
+    code = os.waitstatus_to_exitcode(status)
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return "ended", f"the test has ended its process, {how}\n{text}".rstrip()
+
+
+def _own_frames(text: str) -> str:
+    """The stacks that `faulthandler` has written, without the frames of pytest and what runs it."""
+    kept, skips = [], False
+    for line in text.splitlines():
+        if not line.startswith("  File "):
+            skips = False
+            if line.startswith(("Fatal Python error: Aborted", "Extension modules:")) or not line:
+                continue
+        skips = skips or "/_pytest/" in line or "/pluggy/" in line
+        if not skips:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _finish_coverage() -> None:
+    """Save what coverage has measured in this process, if it does."""
+    import sys
+
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage is not None else None
+    if current is not None:
+        current.stop()
+        current.save()

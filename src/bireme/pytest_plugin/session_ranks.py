@@ -1,0 +1,244 @@
+"""The ranks of a pytest session: sends each test to them, and makes one report of theirs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Client, Connection, Listener, wait
+from subprocess import DEVNULL
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from bireme.calls.functions import start
+from bireme.pytest_plugin import rank_runner
+from bireme.resources.devices import discover
+from bireme.resources.rendezvous_port import lease_port
+
+_RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+_PHASES = ("setup", "call", "teardown")
+_NOT_FOR_RANKS = {
+    "usepdb": False,
+    "trace": False,
+    "tx": [],
+    "dist": "no",
+    "numprocesses": None,
+    "maxfail": 0,
+    "basetemp": None,
+}
+_PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:cacheprovider", "no:junitxml")
+
+
+class RankPool:
+    """The ranks.
+
+    Args:
+        size: how many; a test may run on fewer of them.
+    """
+
+    def __init__(self, config: pytest.Config, size: int) -> None:
+        self._config, self.size = config, size
+        self._folder = tempfile.mkdtemp(prefix="bireme-pytest-")
+        self._tests = 0
+        address = os.path.join(self._folder, "ranks")
+        self._listener = Listener(address, "AF_UNIX", backlog=size)
+        args = (address, _options(config), os.getcwd())
+        # What tests write is in their reports, unless nothing is captured.
+        streams = {} if config.option.capture == "no" else {"stdout": DEVNULL, "stderr": DEVNULL}
+        self._job = start(
+            rank_runner.serve, *args, num_gpus=size, accelerator=_accelerator(size), log_level="error", **streams
+        )
+        self._job.add_done_callback(lambda _: _wake(address))
+        self._connections: dict[int, Connection] = {}
+        try:
+            while len(self._connections) < size:
+                connection = self._listener.accept()
+                rank = connection.recv()
+                if rank is None:  # the job has ended
+                    self._job.results()
+                self._connections[rank] = connection
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the ranks."""
+        for connection in self._connections.values():
+            connection.close()
+        self._job.stop()
+        self._job.wait()
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def run(self, item: pytest.Item, count: int) -> Iterator[pytest.TestReport]:
+        """Run a test on ``count`` ranks; yield its reports."""
+        begin = time.time()
+        answers, why = self._answers(item, count)
+        by_rank: dict[int, dict[str, pytest.TestReport]] = {}
+        for rank, (kind, answer) in answers.items():
+            if kind == "reports":
+                found = [self._from_plain(plain) for plain in answer]
+                by_rank[rank] = {report.when: report for report in found if report.when}
+        ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
+        if ended:
+            yield self._of_ended(item, ended, by_rank, why, begin)
+            return
+        for phase in _PHASES:
+            reports = {rank: reports[phase] for rank, reports in by_rank.items() if phase in reports}
+            if reports:
+                yield merged(reports, count)
+
+    def _answers(self, item: pytest.Item, count: int) -> tuple[dict[int, tuple[str, Any]], str]:
+        """What the ranks answer, and why they were ended, if they were.
+
+        With ``--pdb`` rank 0 is this process, which has the terminal.
+        """
+        self._tests += 1
+        folder = os.path.join(self._folder, f"test{self._tests}")
+        os.mkdir(folder)
+        lease, _ = lease_port()
+        with lease:
+            places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
+            environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
+            here = self._config.option.usepdb
+            asked = {self._connections[rank]: rank for rank in range(int(here), count)}
+            for connection in asked:
+                connection.send((item.nodeid, environ))
+            own = self._here(item, environ) if here else {}
+            answers, why = self._collect(asked)
+            found = own | answers, why
+        shutil.rmtree(folder, ignore_errors=True)
+        return found
+
+    def _here(self, item: pytest.Item, environ: dict[str, str]) -> dict[int, tuple[str, Any]]:
+        """Run a test as rank 0 in this process."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**environ, **_RANK_0}.items():
+                patch.setenv(name, value)
+            reports = runtestprotocol(item, nextitem=None, log=False)
+        to_plain = self._config.hook.pytest_report_to_serializable
+        return {0: ("reports", [to_plain(config=self._config, report=report) for report in reports])}
+
+    def _collect(self, asked: dict[Connection, int]) -> tuple[dict[int, tuple[str, Any]], str]:
+        answers: dict[int, tuple[str, Any]] = {}
+        why, end = "", time.monotonic() + self._config.option.ranks_timeout
+        while asked:
+            ready = wait(list(asked), None if why else max(0.0, end - time.monotonic()))
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = asked.pop(connection)
+                try:
+                    answers[rank] = connection.recv()
+                except EOFError:
+                    answers[rank] = "ended", "the rank has ended"
+            if not why and not ready:
+                why = f"the test hangs: it has not ended after {self._config.option.ranks_timeout:g} s"
+                self._end(asked, "stacks")
+            elif not why and any(map(_has_failed, answers.values())):
+                why = rank_runner.STOPPED
+                self._end(asked, "kill")
+        return answers, why
+
+    def _end(self, asked: dict[Connection, int], how: str) -> None:
+        for connection in asked:
+            connection.send(how)
+
+    def _from_plain(self, plain: dict[str, Any]) -> pytest.TestReport:
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=plain)
+        assert isinstance(report, pytest.TestReport)
+        return report
+
+    def _of_ended(
+        self,
+        item: pytest.Item,
+        ended: dict[int, str],
+        by_rank: dict[int, dict[str, pytest.TestReport]],
+        why: str,
+        begin: float,
+    ) -> pytest.TestReport:
+        """The report of a test of which some ranks have no reports: they hang, have died, or were stopped."""
+        failed = {rank: report for rank, reports in by_rank.items() for report in reports.values() if report.failed}
+        if failed:
+            rank = min(failed, key=lambda rank: failed[rank].stop)
+            report = failed[rank]
+            _say_rank(report, rank, len(ended) + len(by_rank), f"{len(ended)} others were stopped")
+            return report
+        lines = [why] if why and why != rank_runner.STOPPED else []
+        said = {rank: text or "its stack is not known" for rank, text in ended.items()}
+        said |= dict.fromkeys(by_rank, "it has passed")
+        lines += [f"rank {rank}: {text}" for rank, text in sorted(said.items(), key=_by_blame)]
+        return pytest.TestReport(
+            item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
+        )
+
+
+def merged(reports: dict[int, pytest.TestReport], count: int) -> pytest.TestReport:
+    """One report of those of all ranks for a phase: that of the rank that failed first, or was skipped."""
+    failed = {rank: report for rank, report in reports.items() if report.failed}
+    skipped = {rank: report for rank, report in reports.items() if report.skipped}
+    chosen = failed or skipped or reports
+    rank = min(chosen, key=lambda rank: (chosen[rank].stop, rank))
+    report = chosen[rank]
+    report.duration = max(each.duration for each in reports.values())
+    report.sections = [
+        (f"{title}, rank {each}" if count > 1 else title, text)
+        for each, other in sorted(reports.items())
+        for title, text in other.sections
+    ]
+    if failed and count > 1:
+        _say_rank(report, rank, count, f"{len(failed)} of {count} ranks have failed")
+    return report
+
+
+def _say_rank(report: pytest.TestReport, rank: int, count: int, more: str) -> None:
+    """Say of a failure on which rank it was."""
+    text = f"rank {rank} of {count} has failed; {more}"
+    addsection = getattr(report.longrepr, "addsection", None)
+    if addsection is not None:
+        addsection("ranks", text)
+    else:
+        report.longrepr = f"{text}\n{report.longrepr}"
+
+
+def _by_blame(each: tuple[int, str]) -> tuple[bool, int]:
+    rank, text = each
+    return text in (rank_runner.STOPPED, "it has passed"), rank
+
+
+def _wake(address: str) -> None:
+    """Let go who waits for ranks that will not come."""
+    try:
+        with Client(address, "AF_UNIX") as connection:
+            connection.send(None)
+    except OSError:
+        pass  # nobody waits
+
+
+def _accelerator(size: int) -> str:
+    """``auto`` if this machine has a device for each rank; else ``cpu``."""
+    found = discover("auto", os.environ)
+    there = found.ids if found.visible is None else found.visible
+    return "auto" if found.accelerator != "cpu" and len(there) >= size else "cpu"
+
+
+def _has_failed(answer: tuple[str, Any]) -> bool:
+    kind, said = answer
+    return kind != "reports" or any(plain.get("outcome") == "failed" for plain in said)
+
+
+def _options(config: pytest.Config) -> dict[str, Any]:
+    """The options of this session for the ranks, as far as they concern tests and can be sent."""
+    found: dict[str, Any] = {}
+    for name, value in {**vars(config.option), **_NOT_FOR_RANKS}.items():
+        try:
+            pickle.dumps(value)
+        except Exception:
+            continue
+        found[name] = value
+    found["plugins"] = [*(found.get("plugins") or ()), *_PLUGINS]
+    return found

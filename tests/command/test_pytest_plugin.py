@@ -1,0 +1,232 @@
+"""The plug-in of pytest: tests on ranks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stage, wait_for
+
+BEGIN = "import os, sys, time, unittest\nimport pytest\nRANK = int(os.environ.get('RANK', -1))\n"
+
+
+def command(*words: str) -> list[str]:
+    known = {each.name for each in importlib.metadata.entry_points(group="pytest11")}
+    plugin = [] if "bireme" in known else ["-p", "bireme.pytest_plugin.plugin"]
+    return [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *words]
+
+
+@pytest.fixture
+def run(stage: Stage, tmp_path: Path):
+    """Run pytest on a file; its output, and how many tests had which outcome."""
+
+    def run_pytest(text: str, *words: str) -> tuple[str, dict[str, int]]:
+        (tmp_path / "test_it.py").write_text(BEGIN + text)
+        done = stage.run_argv(command(*words), cwd=tmp_path)
+        last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
+        found = re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])
+        return done.stdout + done.stderr, {word: int(number) for number, word in found}
+
+    return run_pytest
+
+
+def test_a_test_passes_on_all_ranks(run, tmp_path: Path) -> None:
+    text = """
+@pytest.mark.ranks(3)
+def test_it(tmp_path, ranks):
+    assert (os.environ["WORLD_SIZE"], ranks) == ("3", 3)
+    (tmp_path / str(RANK_NOW())).write_text("")
+    while len(os.listdir(tmp_path)) < 3:
+        time.sleep(0.01)
+def RANK_NOW():
+    return int(os.environ["RANK"])
+"""
+    assert run(text)[1] == {"passed": 1}
+
+
+def test_nothing_leaks_from_one_test_to_the_next(run) -> None:
+    text = """
+state = []
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(3))
+def test_it(k):
+    state.append(k)
+    assert state == [k]
+def test_here():
+    assert state == [] and "RANK" not in os.environ
+"""
+    assert run(text)[1] == {"passed": 4}
+
+
+def test_ports_differ(run, tmp_path: Path) -> None:
+    text = f"""
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(2))
+def test_it(k):
+    with open({str(tmp_path)!r} + f"/port{{k}}", "a") as file:
+        file.write(os.environ["MASTER_PORT"] + "\\n")
+"""
+    assert run(text)[1] == {"passed": 2}
+    ports = [(tmp_path / f"port{k}").read_text().split() for k in range(2)]
+    assert all(len(each) == 2 and len({*each}) == 1 for each in ports)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcomes", "said"),
+    [
+        (
+            "@pytest.mark.ranks(3)\ndef test_it():\n    print('I am', os.environ['RANK'])\n"
+            "    if os.environ['RANK'] == '1': assert 1 == 2\n    time.sleep(1000)",
+            {"failed": 1},
+            ("rank 1 of 3 has failed; 2 others were stopped", "E       assert 1 == 2", "I am 1"),
+        ),
+        (
+            "@pytest.mark.ranks(2)\ndef test_it():\n    print('I am', os.environ['RANK'])\n    assert 0",
+            {"failed": 1},
+            ("of 2 has failed",),
+        ),
+        ("@pytest.mark.ranks(2)\ndef test_it():\n    pytest.skip('why')", {"skipped": 1}, ()),
+        ("@pytest.mark.ranks(2)\n@pytest.mark.skip\ndef test_it(): pass", {"skipped": 1}, ()),
+        ("@pytest.mark.ranks(2)\n@pytest.mark.xfail\ndef test_it(): assert 0", {"xfailed": 1}, ()),
+        ("@pytest.mark.ranks(2)\n@pytest.mark.xfail(strict=True)\ndef test_it(): pass", {"failed": 1}, ("strict",)),
+        (
+            "@pytest.mark.ranks([1, 2, 3])\ndef test_it(ranks): assert os.environ['WORLD_SIZE'] == str(ranks)",
+            {"passed": 3},
+            (),
+        ),
+        ("@pytest.mark.ranks([1, 2])\ndef test_it(): pass", {"passed": 2}, ()),
+        (
+            "class TestIt(unittest.TestCase):\n    def setUp(self): self.size = os.environ['WORLD_SIZE']\n"
+            "    @pytest.mark.ranks(2)\n    def test_it(self): self.assertEqual(self.size, '2')",
+            {"passed": 1},
+            (),
+        ),
+        (
+            "@pytest.fixture\ndef broken(): raise OSError('no')\n@pytest.mark.ranks(2)\ndef test_it(broken): pass",
+            {"error": 1},
+            ("OSError: no",),
+        ),
+        (
+            "@pytest.mark.ranks(2)\ndef test_it():\n    if os.environ['RANK'] == '1': os._exit(3)\n    time.sleep(99)",
+            {"failed": 1},
+            ("rank 1: the test has ended its process, with exit code 3", "rank 0: stopped, since another rank"),
+        ),
+        (
+            "@pytest.mark.ranks(2)\ndef test_it():\n    if os.environ['RANK'] == '1': os.kill(os.getpid(), 11)\n"
+            "    time.sleep(1000)",
+            {"failed": 1},
+            ("by SIGSEGV",),
+        ),
+    ],
+    ids=[
+        "one-fails", "all-fail", "skip", "skip-marker", "xfail", "strict", "sizes", "sizes-unnamed", "unittest",
+        "fixture", "exit", "crash",
+    ],
+)  # fmt: skip
+def test_outcomes(run, text: str, outcomes: dict[str, int], said: tuple[str, ...]) -> None:
+    out, found = run(text)
+    assert found == outcomes
+    assert all(word in out for word in said), out
+
+
+def test_a_test_that_hangs(run) -> None:
+    text = """
+def inside():
+    time.sleep(1000)
+@pytest.mark.ranks(2)
+def test_it():
+    if os.environ["RANK"] == "1":
+        inside()
+"""
+    out, found = run(text, "--ranks-timeout", "2")
+    assert found == {"failed": 1}
+    assert "the test hangs: it has not ended after 2 s" in out
+    assert "line 6 in inside" in out
+    assert "rank 0: it has passed" in out
+    assert "_pytest" not in out
+
+
+def test_fixtures_of_modules_of_tests_on_both_sides(run) -> None:
+    """What is set up here is torn down, whatever stands between."""
+    text = """
+@pytest.fixture(scope="module")
+def module():
+    yield 1
+    print("torn down")
+def test_before(module): pass
+@pytest.mark.ranks(2)
+def test_it(module): assert module == 1
+def test_after(module): pass
+"""
+    out, found = run(text, "-s")
+    assert found == {"passed": 3}
+    assert out.count("torn down") >= 1
+
+
+@pytest.mark.parametrize("words", [("-x",), ("-n", "2"), ("-s",), ("-q",)], ids=" ".join)
+def test_options(run, words: tuple[str, ...]) -> None:
+    text = """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(3))
+def test_it(k, tmp_path, tmp_path_factory):
+    print("said")
+    assert tmp_path_factory.mktemp("x")
+    assert k != 0
+"""
+    out, found = run(text, *words)
+    assert found == ({"failed": 1} if words == ("-x",) else {"failed": 1, "passed": 2})
+    assert "said" in out
+
+
+def test_a_debugger_on_rank_0(stage: Stage, tmp_path: Path) -> None:
+    text = "@pytest.mark.ranks(2)\ndef test_it(tmp_path):\n    x = 42\n    assert os.environ['RANK'] == '1'\n"
+    (tmp_path / "test_it.py").write_text(BEGIN + text)
+    process = stage.start_argv(command("--pdb"), cwd=tmp_path, stdin=subprocess.PIPE)
+    out, _ = process.communicate(b"p x, os.environ['WORLD_SIZE']\nc\n", timeout=60)
+    assert b"(42, '2')" in out
+    assert b"1 failed" in out
+
+
+def test_a_wrong_number(run) -> None:
+    out, _ = run("@pytest.mark.ranks(0)\ndef test_it(): pass")
+    assert "test_it.py::test_it: ranks(n) needs a number of at least 1, not 0" in out
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_session_that_ends(stage: Stage, tmp_path: Path, signum: int) -> None:
+    text = f"""
+@pytest.mark.ranks(2)
+def test_it():
+    open({str(tmp_path)!r} + "/at" + os.environ["RANK"], "w").close()
+    time.sleep(1000)
+"""
+    (tmp_path / "test_it.py").write_text(BEGIN + text)
+    process = stage.start_argv(command(), cwd=tmp_path)
+    wait_for(lambda: all((tmp_path / f"at{rank}").exists() for rank in range(2)), "the test runs")
+    process.send_signal(signum)
+    process.communicate(timeout=60)  # and `stage` waits until nothing is left
+
+
+@pytest.mark.torch
+def test_pytorch(run) -> None:
+    text = """
+import torch, torch.distributed as dist
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo")
+    yield
+    dist.destroy_process_group()
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(5))
+def test_it(group, k):
+    total = torch.ones(1) * k
+    dist.all_reduce(total)
+    assert total.item() == 2 * k
+"""
+    assert run(text)[1] == {"passed": 5}
