@@ -184,6 +184,22 @@ def test_it(k, tmp_path, tmp_path_factory):
     assert "said" in out
 
 
+def test_the_process_of_a_rank_is_killed(run) -> None:
+    """The test fails, and the next one has new ranks."""
+    text = """
+import signal
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(3))
+def test_it(k):
+    if k == 1 and os.environ["RANK"] == "1":
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(0.1)
+"""
+    out, found = run(text)
+    assert found == {"failed": 1, "passed": 2}
+    assert "rank 1: the process of the rank was ended" in out
+
+
 def test_a_debugger_on_rank_0(stage: Stage, tmp_path: Path) -> None:
     text = "@pytest.mark.ranks(2)\ndef test_it(tmp_path):\n    x = 42\n    assert os.environ['RANK'] == '1'\n"
     (tmp_path / "test_it.py").write_text(BEGIN + text)

@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     config = item.config
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     pool = config.stash.get(POOL, None)
-    if pool is None or pool.size < count:
+    if pool is None or pool.size < count or pool.is_broken:
         if pool is not None:
             pool.close()
         most = max(map(count_of, item.session.items))

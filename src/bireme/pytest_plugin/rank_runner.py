@@ -37,10 +37,12 @@ def serve(address: str, options: Mapping[str, Any], folder: str) -> None:
         collected = _Collected(options)
         while True:
             try:
-                nodeid, environ = connection.recv()
+                what, *rest = connection.recv()
             except EOFError:
                 return
-            connection.send(_run(collected, nodeid, environ, connection))
+            if what == "run":  # else it is to end a test that has ended meanwhile
+                nodeid, environ = rest
+                connection.send(_run(collected, nodeid, environ, connection))
 
 
 class SharedFolder:
@@ -114,7 +116,7 @@ def _outcome(pid: int, read: int, stacks: Any, connection: Connection) -> tuple[
             ready = wait([file, connection])  # type: ignore[list-item]
             if connection in ready:  # the plug-in says to end it
                 try:
-                    why = connection.recv()
+                    _, why = connection.recv()
                 except EOFError:
                     why = "kill"
                 os.kill(pid, signal.SIGABRT if why == "stacks" else signal.SIGKILL)

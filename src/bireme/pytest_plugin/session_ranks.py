@@ -42,7 +42,7 @@ class RankPool:
     """
 
     def __init__(self, config: pytest.Config, size: int) -> None:
-        self._config, self.size = config, size
+        self._config, self.size, self.is_broken = config, size, False
         self._folder = tempfile.mkdtemp(prefix="bireme-pytest-")
         self._tests = 0
         address = os.path.join(self._folder, "ranks")
@@ -108,7 +108,7 @@ class RankPool:
             here = self._config.option.usepdb
             asked = {self._connections[rank]: rank for rank in range(int(here), count)}
             for connection in asked:
-                connection.send((item.nodeid, environ))
+                connection.send(("run", item.nodeid, environ))
             own = self._here(item, environ) if here else {}
             answers, why = self._collect(asked)
             found = own | answers, why
@@ -134,8 +134,8 @@ class RankPool:
                 rank = asked.pop(connection)
                 try:
                     answers[rank] = connection.recv()
-                except EOFError:
-                    answers[rank] = "ended", "the rank has ended"
+                except (EOFError, OSError):
+                    answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
             if not why and not ready:
                 why = f"the test hangs: it has not ended after {self._config.option.ranks_timeout:g} s"
                 self._end(asked, "stacks")
@@ -146,7 +146,10 @@ class RankPool:
 
     def _end(self, asked: dict[Connection, int], how: str) -> None:
         for connection in asked:
-            connection.send(how)
+            try:
+                connection.send(("end", how))
+            except OSError:
+                pass  # the rank has ended, which is seen
 
     def _from_plain(self, plain: dict[str, Any]) -> pytest.TestReport:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=plain)
