@@ -115,6 +115,9 @@ class Loop:
     (``tests/simulation``) can pass a loop with a clock and descriptors of its own.
     """
 
+    serves_others = True
+    """Whether processes that are not of the job can reach this one: not in a simulation."""
+
     now = staticmethod(time.monotonic)
     pipe = staticmethod(os.pipe)
     read = staticmethod(os.read)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.runner import encode_world_info
-from bireme.elastic import control_socket
+from bireme.runner import control_socket
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 from tests.kit import needs
 

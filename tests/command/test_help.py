@@ -51,7 +51,10 @@ def test_version(stage):
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("runn", "did you mean bireme help run?"), ("xyz", "bireme help run, tune, check, drain, or --man")],
+    [
+        ("runn", "did you mean bireme help run?"),
+        ("xyz", f"bireme help {', '.join(COMMANDS)}, or --man"),
+    ],
 )
 def test_help_on_what_is_no_command(stage, word, hint):
     done = stage.run("help", word, code=2)

@@ -67,7 +67,8 @@ def test_what_bireme_run_says(stage, tmp_path, line):
     ("word", "says"),
     [
         ("status", "bireme tune status DIR"),
-        ("ps", "Ctrl+C stops the job"),
+        ("jobs", "type bireme ps"),
+        ("kill", "bireme stop JOB"),
         ("config", "nothing to set up"),
         ("test", "type bireme check"),
         ("version", "type bireme --version"),

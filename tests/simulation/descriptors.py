@@ -312,6 +312,8 @@ class SimulatedPoll:
 class SimulatedLoop(Loop):
     """The real loop, but for its clock, its descriptors and its signals."""
 
+    serves_others = False
+
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process
         process.loop = self

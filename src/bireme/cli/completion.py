@@ -92,6 +92,7 @@ _bireme() {{
         [[ " $valued " != *" $word "* ]] || (( ++place ))
     done
     before="${{before/#--/}}"
+    (( COMP_CWORD > 2 )) || before=  # the command, which may have the name of an option
     case "--${{before//-/_}}" in
 {_cases('{names}) COMPREPLY=($(compgen -W "{values}" -- "$current")); return ;;')}
     esac

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
         raise BadInputError("expected a node and a job", hint="bireme drain NODE JOB")
     node, job = parsed.command
     pid = whole(job, "JOB")
-    from bireme.elastic import control_socket
+    from bireme.runner import control_socket
 
     try:
         answer = control_socket.ask(pid, node=node, back=parsed.options["back"])

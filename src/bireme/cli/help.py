@@ -89,6 +89,42 @@ Takes a node out of an elastic job that was started on this machine: stops the
 node's ranks in order, and continues the job on the other nodes. JOB is the pid
 that the job prints when it starts, and stores with --save_pid.
 """,
+    "ps": """\
+usage: bireme ps [--json]
+
+Lists your jobs that run on this machine: id, name, nodes, number of ranks, age,
+state, command and last line.
+""",
+    "logs": """\
+usage: bireme logs [-f] [--rank K] JOB
+
+Shows the output of a job that was started by bireme run --detach, also after
+its end. JOB is its id or its name.
+""",
+    "attach": """\
+usage: bireme attach JOB
+
+Shows the output of a running job from now on. Ctrl+C ends only this command.
+JOB is its id or its name.
+""",
+    "stop": """\
+usage: bireme stop [--now] JOB
+
+Stops a running job, and waits for its end. JOB is its id or its name.
+""",
+    "signal": """\
+usage: bireme signal JOB SIGNAL
+
+Sends a signal to every rank of a running job, such as USR1. JOB is its id or
+its name.
+""",
+    "stacks": """\
+usage: bireme stacks [JOB]
+
+Shows what the ranks of a running job are doing: their Python stacks, equal ones
+once, the odd ones first. JOB is its id or its name; it may be left out if only
+one job runs. Needs py-spy: pip install 'bireme[stacks]'.
+""",
     "agent": """\
 usage: python -m bireme.agent --world_info BASE64 [options] script.py [args]
 

@@ -23,6 +23,9 @@ usage: bireme COMMAND …
   bireme run --help                        show its main options, with examples
   bireme tune [options] script.py [args]   find its fastest configuration
   bireme check [options] [script.py]       check that the nodes can run a job
+  bireme ps                                list the jobs that run
+  bireme logs | attach | stop JOB          show the output of one, or stop it
+  bireme stacks JOB                        show what its ranks are doing
   bireme drain NODE JOB                    take a node out of an elastic job
   bireme help [COMMAND]                    show the options of a command
   bireme completion SHELL                  complete options in bash, zsh or fish
@@ -30,6 +33,8 @@ usage: bireme COMMAND …
 """
 _COMMANDS = ("run", "tune", "check", "drain", "completion")
 """Each is a module of this package."""
+_OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "stacks")
+"""These are one module."""
 
 
 def command() -> NoReturn:
@@ -96,6 +101,10 @@ def _dispatch(argv: list[str]) -> int:
     if word in _COMMANDS:
         code: int = __import__(f"bireme.cli.{word}", fromlist=["main"]).main(rest)
         return code
+    if word in _OF_JOBS:
+        from bireme.cli import jobs
+
+        return jobs.main(word, rest)
     if word in ("help", "--help", "-h"):
         return _help(rest)
     if word == "--version":
@@ -117,7 +126,7 @@ def _unknown(word: str, rest: list[str]) -> int:
         words = rest[1:] if rest[:1] == ["launch"] else rest
     elif not (word.startswith("-") or word.endswith(".py") or os.path.exists(word)):
         words = []
-        if near := did_you_mean(word, _COMMANDS[:-1], form="bireme {}"):
+        if near := did_you_mean(word, (*_COMMANDS[:-1], *_OF_JOBS), form="bireme {}"):
             raise BadInputError(f"unknown command: {word!r}", hint=near)
     if not words:
         complain(f"unknown command: {word!r}")

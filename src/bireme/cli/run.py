@@ -65,6 +65,12 @@ def carry_out(parsed: Parsed) -> int:
         _say_misplaced(spec)
     if parsed.options["dry_run"]:
         return _dry_run(spec, as_json=parsed.options["json"])
+    if parsed.options["detach"]:
+        from bireme.runner import detached
+
+        code = detached.detach(spec.job_name, os.environ)
+        if code is not None:
+            return code
     return _run_and_record(spec, place) if place else _run_job(spec)
 
 

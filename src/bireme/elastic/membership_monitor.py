@@ -9,12 +9,12 @@ from bireme.backends import base
 from bireme.cluster import cluster_job, node_selection
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
-from bireme.elastic.control_socket import ControlSocket
 from bireme.elastic.roster import Roster
 from bireme.errors import BadInputError, BiremeError
 from bireme.options import conflicts
 from bireme.resources.hostfile import DEFAULT_HOSTFILE, HostEntry
 from bireme.resources.pool import listed
+from bireme.runner.control_socket import ControlSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class MembershipMonitor:
     def attach(self, session: Session, *, runs: bool) -> None:
         """Attach to a session that has begun."""
         self._session, self._runs = session, runs
-        self._control_socket.listen(session.loop, self._asked)
+        session.on_drain = self._asked
+        session.open_socket(self._control_socket)
         self.plan_look()
 
     def detach(self) -> None:
@@ -144,7 +145,6 @@ class MembershipMonitor:
         for name in self._found:
             self.roster.find(name, self._machine.now())
         self._found.clear()
-        self._control_socket.rest()
         for helper, _ in self._probes.values():
             helper.close()
         self._probes.clear()

@@ -95,6 +95,11 @@ class Console:
         """Whether something is waiting to be written."""
         return any(sink.pending for sink in self._sinks.values())
 
+    def follow(self, follower: Callable[[bytes], object]) -> None:
+        """Also pass on what is written from now on."""
+        for sink in self._sinks.values():
+            sink.follower = follower
+
     def is_terminal(self, stream: int) -> bool:
         """Whether a stream goes to a terminal."""
         return self._sinks[stream].terminal
@@ -295,6 +300,7 @@ class Sink:
         self._on_room = on_room
         self._broken = False
         self.on_drained: Callable[[], None] = lambda: None
+        self.follower: Callable[[bytes], object] | None = None
         self.terminal = os.isatty(fd)
 
     @property
@@ -306,6 +312,8 @@ class Sink:
         """Write, or keep for later."""
         if self._broken or not data:
             return
+        if self.follower is not None:
+            self.follower(data)
         if self._waiting:
             self._keep(data)
             return

@@ -78,6 +78,7 @@ EXCLUDES = (
     Excludes(("--autotuning",), ("--elastic_training",), hint="tune first, without --elastic_training"),
     Excludes(("--autotuning",), ("--no_ssh",), hint="leave out --no_ssh: the tuner starts the trials on all nodes"),
     Excludes(("--autotuning",), ("--dry_run",), hint="see a single job: bireme run --dry_run"),
+    Excludes(("--detach",), ("--autotuning", "--dry_run", "--stdin", "--no_ssh"), hint="leave out --detach"),
     Excludes(("--autotuning",), ("--json",), hint="see a study: bireme tune status --json DIR"),
     Excludes(("--ssh_port",), (OneOf("--launcher", OWN_NAMES),), hint="leave it out: ssh is not used"),
     Excludes(("--elastic_training", "--restarts"), ("--native_ranks",),

@@ -88,13 +88,13 @@ COMMANDS = (
 )
 """Words that people type instead of ``run``."""
 
-_FOREGROUND = "a job ends with its command: bireme run stays in the foreground, and Ctrl+C stops the job"
 SUBJECTS = {
     **dict.fromkeys(("status", "report"), "of a study: bireme tune status DIR, or bireme tune report DIR"),
-    **dict.fromkeys(("ps", "ls", "list", "jobs", "stop", "kill", "cancel", "down", "attach"), _FOREGROUND),
+    **dict.fromkeys(("ls", "list", "jobs"), "type bireme ps"),
+    **dict.fromkeys(("kill", "cancel", "down"), "type bireme stop JOB; bireme ps lists the jobs"),
     **dict.fromkeys(("test", "doctor", "env", "nodes"), "type bireme check"),
     **dict.fromkeys(("config", "init", "configure"), "nothing to set up: type bireme run SCRIPT"),
-    **dict.fromkeys(("logs", "log"), "bireme run --log_dir DIR writes the output of each rank to a file in DIR"),
+    **dict.fromkeys(("log",), "bireme logs JOB; bireme run --log_dir DIR writes a file for each rank"),
     **dict.fromkeys(("autotune", "study", "sweep", "optimize"), "type bireme tune"),
     **dict.fromkeys(("version", "-V", "-v"), "type bireme --version"),
     "python": "type bireme run SCRIPT, or bireme run -m MODULE",

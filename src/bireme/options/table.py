@@ -271,9 +271,11 @@ def uses_accelerate(options: Mapping[str, Any]) -> bool:
 
 _TUNE = ("tune",)
 _REPORT = ("tune status", "tune report")
-_ALL = (*EVERYWHERE, "drain", *_REPORT)
+OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "stacks")
+"""The commands about running jobs."""
+_ALL = (*EVERYWHERE, "drain", *OF_JOBS, *_REPORT)
 
-COMMANDS = ("run", "tune", "check", "drain")
+COMMANDS = ("run", "tune", "check", "drain", *OF_JOBS)
 """The commands of ``bireme`` that have options."""
 
 SUBCOMMANDS = _REPORT
@@ -294,6 +296,12 @@ GROUPS: Groups = {
         Option("flag", "--csv", "print the trials as CSV instead", ("tune report",)),
         Option("word", "--html FILE", "write the report to this file (default: report.html in the study's folder)",
             ("tune report",), default=""),
+    ),
+    "jobs": (
+        Option("flag", "--json", "print JSON instead", ("ps",)),
+        Option("flag", "--follow -f", "go on until the job ends", ("logs",)),
+        Option("count", "--rank K", "only the lines of this rank", ("logs",), least=0),
+        Option("flag", "--now", "kill it, without a time to end in", ("stop",)),
     ),
     "node": (Option("flag", "--back", "use the node again, once it is fit", ("drain",)),),
     "nodes": (
@@ -407,6 +415,7 @@ GROUPS: Groups = {
         Option("seconds", "--restart_window SECONDS", "seconds without a failure after which earlier restarts no "
             "longer count (default: 3600)", default=job.DEFAULT_RESTART_WINDOW,
             zero="would let a failing job restart forever"),
+        Option("flag", "--detach", "let the job run on without this terminal, and print its id", ("run",), common=True),
         Option("flag", "--save_pid", "keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs", shared=False),
         Option("flag", "--dry_run", "print the plan without starting anything", common=True, shared=False),
         Option("flag", "--json", "with --dry_run: print the plan as JSON", shared=False),

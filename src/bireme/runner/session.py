@@ -29,12 +29,19 @@ if TYPE_CHECKING:
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
     from bireme.result.stacks import RankStack
+    from bireme.runner.control_socket import ControlSocket
     from bireme.runner.crew import Crew
     from bireme.runner.hang_watch import HangWatch
 
 
 _REST_ON_TERMINAL = 0.1
 _REST_ELSEWHERE = 0.5
+
+_SOCKET_DELAY = 0.05
+"""Seconds after which a job takes requests: one that ends sooner needs not."""
+
+_LAST_LINE = 200
+"""Bytes of the last line that ``bireme ps`` shows."""
 
 _LOOK = 2.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
@@ -146,6 +153,10 @@ class Session:
         self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
         self._patience: Timer | None = None  # with nodes that are asked for them
         self._hang_watch: HangWatch | None = None
+        self.on_drain: Callable[[dict[str, Any]], dict[str, object]] | None = None
+        self._own_socket: ControlSocket | None = None
+        self._socket: ControlSocket | None = None
+        self._last: tuple[int, bytes] | None = None  # a rank, and the end of what it has written
         self._talked = False  # whether a rank has written something since it was last looked
         self._missing = 0  # how many nodes have not sent them
 
@@ -166,6 +177,8 @@ class Session:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
         self.crew.start()
+        if self.loop.serves_others:
+            self.loop.after(_SOCKET_DELAY, self.open_socket)
         # Our parent may have blocked them. The ranks are forked by now and keep the mask as we found it.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
         self.loop.run()
@@ -173,6 +186,32 @@ class Session:
         return self.outcome()
 
     # -- events of the crew ---------------------------------------------------------------------
+
+    def open_socket(self, theirs: ControlSocket | None = None) -> None:
+        """Take requests of other commands; ``theirs``: the socket of an elastic job, which outlives this session."""
+        if self._socket is not None or self.spec.answers:  # jobs of functions are their caller's
+            return
+        from bireme.runner import control_socket, detached, job_requests  # no rank has waited for it
+
+        if theirs is None:
+            self._own_socket = control_socket.ControlSocket()
+        self._socket = theirs or self._own_socket
+        assert self._socket is not None
+        self._socket.listen(self.loop, job_requests.JobRequests(self).answer)
+        detached.announce()
+
+    @property
+    def seconds(self) -> float:
+        """How long the job has been running."""
+        return self.loop.now() - self._begin
+
+    @property
+    def last_line(self) -> str:
+        """The last line that a rank has written, with its number."""
+        if self._last is None:
+            return ""
+        rank, data = self._last
+        return f"[{rank}] {data.rstrip().rpartition(bytes([10]))[2].decode(errors='replace')[-_LAST_LINE:]}"
 
     def planned(self, plan: StartPlan) -> JobOutput:
         """Note which ranks will run, and prepare for their output."""
@@ -232,6 +271,8 @@ class Session:
         if self._patience is not None:
             self._patience.cancel()
         then(self._stacks)
+        if not self.verdict.stopping:
+            self._stacks = {}  # somebody only wanted to know
 
     def _watch_hangs(self) -> None:
         """Check from time to time whether the job hangs."""
@@ -253,15 +294,14 @@ class Session:
         """Report that the job hangs, or stop it (``--on_hang``)."""
         from bireme.runner.hang_watch import hang_text
 
-        hosts, folder = self._where()
+        hosts, folder = self.where()
         note, stacks = hang_text(quiet, look, hosts, folder)
         if self.spec.on_hang != "report":
             self.trouble("hang", note, self.loop.now())
             return
-        self._stacks = {}
         self.console.say("warning", "\n  ".join((f"the job seems to hang: {note}", *stacks.splitlines())))
 
-    def _where(self) -> tuple[dict[int, str], str]:
+    def where(self) -> tuple[dict[int, str], str]:
         """The node of each rank, and the folder in which they run."""
         nodes = self._plan.nodes if self._plan is not None else ()
         return {worker.rank: node.host for node in nodes for worker in node.workers}, nodes[0].cwd if nodes else ""
@@ -286,6 +326,8 @@ class Session:
             assert self._output is not None
             self._output.feed(rank, number, data)
             self._talked = True
+            before = self._last[1] if self._last is not None and self._last[0] == rank else b""
+            self._last = rank, (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
         if self._is_full:
             self.crew.hold_output()
 
@@ -346,7 +388,7 @@ class Session:
         if self._stacks:
             from bireme.result.stacks import merged
 
-            hosts, folder = self._where()
+            hosts, folder = self.where()
             outcome = outcome.replace(stacks=merged(self._stacks.values(), hosts, own=folder))
         received, name = self._signals.received, self.spec.job_name
         return outcome.replace(unread=self._signals.unread, interrupted=received, job_name=name)
@@ -393,6 +435,10 @@ class Session:
         self.console.close()
         if self._answers is not None:
             self._answers.close()
+        if self._socket is not None:
+            self._socket.rest()
+        if self._own_socket is not None:
+            self._own_socket.close()
         self.loop.close()
         self.terminal.leave()
         if self._mask is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bireme.elastic import control_socket
+from bireme.runner import control_socket
 from tests.conftest import NOBODY, as_nobody, bireme, clean_environ
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no abstract sockets")
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no ab
 RUNNER = """
 import os, sys
 from bireme.loop import Loop
-from bireme.elastic.control_socket import ControlSocket
+from bireme.runner.control_socket import ControlSocket
 loop = Loop()
 door = ControlSocket()
-door.listen(loop, lambda request: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})
+door.listen(loop, lambda request, _: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})
 loop.watch(0, loop.stop)
 print("ready", flush=True)
 loop.run()
@@ -176,7 +176,7 @@ def test_an_answer_that_is_none() -> None:
             guest, _ = other.accept()
             guest.recv(4096)
             guest.send(b"[]")
-            _, err = asking.communicate(timeout=60)
             guest.close()
+            _, err = asking.communicate(timeout=60)
     assert asking.returncode == 75
     assert err == "bireme: the job does not answer: its answer cannot be understood\n"

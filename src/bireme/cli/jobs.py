@@ -1,0 +1,211 @@
+"""The commands about running jobs: ``bireme ps``, ``logs``, ``attach``, ``stop``, ``signal`` and ``stacks``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from bireme.cli.parser import Parsed, parse
+from bireme.errors import LOST, OK, BadInputError
+from bireme.logs.console import complain, printable, show
+from bireme.options.table import select
+from bireme.runner import control_socket, detached
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FOLLOW = 0.1
+"""Seconds between two looks at a log that grows."""
+
+
+def main(word: str, argv: list[str]) -> int:
+    """Run ``bireme WORD ARGV``; return the exit code."""
+    groups = select(word)
+    parsed = parse(groups, argv)
+    if parsed.command[1:]:  # options may stand behind the job
+        after = parse(groups, parsed.command[1:], parsed.options)
+        parsed = after.replace(command=(parsed.command[0], *after.command))
+    if parsed.options["help"]:
+        from bireme.cli.help import help_page
+
+        show(help_page(word))
+        return OK
+    return _COMMANDS[word](parsed)
+
+
+def _ps(parsed: Parsed) -> int:
+    _take_words(parsed, "ps", 0)
+    found = list(_all())
+    if parsed.options["json"]:
+        import json
+
+        show(json.dumps(found, indent=1) + "\n")
+        return OK
+    if not found:
+        complain("no job of yours runs on this machine")
+        return OK
+    from bireme.result.report import duration
+
+    rows = [("ID", "NAME", "NODES", "RANKS", "AGE", "STATE", "COMMAND", "LAST LINE")]
+    for job in found:
+        nodes, age = job["nodes"], duration(job["seconds"])
+        where = f"{nodes[0]} … {nodes[-1]} ({len(nodes)})" if len(nodes) > 2 else ",".join(nodes)
+        about = (str(job["id"]), job["name"] or "-", where, str(job["ranks"]), age, job["state"])
+        rows.append((*about, job["command"], job["last"]))
+    limits = (10, 20, 30, 6, 12, 9, 40, 60)
+    cells = [[printable(cell)[:limit] for cell, limit in zip(row, limits, strict=True)] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(limits))]
+    for row in cells:
+        show("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    return OK
+
+
+def _logs(parsed: Parsed) -> int:
+    (job,) = _take_words(parsed, "logs", 1)
+    path = detached.find_log(job, os.environ)
+    if not path:
+        running = any(job in (str(each["id"]), each["name"]) for each in _all())
+        hint = "only jobs of bireme run --detach have one"
+        hint = f"its output goes to its terminal: bireme attach {job} shows what comes" if running else hint
+        raise BadInputError(f"no log of a job {job}", hint=hint)
+    rank = parsed.options["rank"]
+    with open(path, "rb") as file:
+        while True:
+            runs = parsed.options["follow"] and _is_running(path)
+            while line := file.readline():
+                _write(line, rank)
+            if not runs:
+                return OK
+            time.sleep(_FOLLOW)
+
+
+def _is_running(path: str) -> bool:
+    return any(job["log"] == path for job in _all())
+
+
+def _write(line: bytes, rank: int | None) -> None:
+    """Show a line, if it is one of this rank: it is labelled ``[host:rank]``."""
+    if rank is not None:
+        label = line.partition(b"]")[0]
+        if not label.startswith(b"[") or label.rpartition(b":")[2] != str(rank).encode():
+            return
+    os.write(1, line)
+
+
+def _attach(parsed: Parsed) -> int:
+    pid = _pid_of(_take_words(parsed, "attach", 1)[0])
+    _hear_ctrl_c()
+    try:
+        with control_socket.connect(pid) as client:
+            client.setblocking(True)
+            client.send(b'{"do": "attach"}')
+            while data := client.recv(1 << 16):
+                os.write(1, data)
+    except ConnectionRefusedError:
+        raise _no_job(pid) from None
+    except ConnectionError:
+        pass
+    except KeyboardInterrupt:
+        complain(f"detached: job {pid} goes on")
+        return OK
+    complain(f"job {pid} has ended")
+    return OK
+
+
+def _hear_ctrl_c() -> None:
+    """Let Ctrl+C be an exception again: the job goes on, and the user is told."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stop(parsed: Parsed) -> int:
+    pid = _pid_of(_take_words(parsed, "stop", 1)[0])
+    asked = _ask(pid, do="kill" if parsed.options["now"] else "stop")
+    show(f"{asked['said']} job {pid}\n")
+    _hear_ctrl_c()
+    try:
+        while any(each == pid for each in control_socket.jobs()):
+            time.sleep(_FOLLOW)
+    except KeyboardInterrupt:
+        complain("it is being stopped; this command only waits for it")
+    return OK
+
+
+def _signal(parsed: Parsed) -> int:
+    job, name = _take_words(parsed, "signal", 2)
+    from signal import Signals
+
+    try:
+        signum = int(name) if name.isdecimal() else Signals["SIG" + name.upper().removeprefix("SIG")].value
+        Signals(signum)
+    except (KeyError, ValueError):
+        raise BadInputError(f"no such signal: {name!r}", hint="e.g. USR1, SIGUSR1 or 10") from None
+    pid = _pid_of(job)
+    _ask(pid, do="signal", signum=signum)
+    return OK
+
+
+def _stacks(parsed: Parsed) -> int:
+    words = parsed.command or tuple(str(job["id"]) for job in _all())
+    if not parsed.command and len(words) != 1:
+        raise BadInputError(f"{len(words)} jobs run: which?" if words else "no job of yours runs on this machine")
+    pid = _pid_of(_take_words(parsed.replace(command=words), "stacks", 1)[0])
+    show(printable(f"{_ask(pid, do='stacks')['said']}\n"))
+    return OK
+
+
+def _take_words(parsed: Parsed, word: str, count: int) -> tuple[str, ...]:
+    if len(parsed.command) != count:
+        from bireme.cli.help import HEADS
+
+        usage = HEADS[word].partition("\n")[0].removeprefix("usage: ")
+        raise BadInputError(f"expected {('nothing', 'a job', 'a job and a signal')[count]}", hint=usage)
+    return parsed.command
+
+
+def _all() -> list[dict[str, Any]]:
+    """What each job of this user says of itself, the oldest first."""
+    found = []
+    for pid in control_socket.jobs():
+        try:
+            answer = control_socket.ask(pid, do="look")
+        except (OSError, ValueError):
+            continue  # it is about to end, or is suspended
+        if "id" in answer:
+            answer.pop("said", None)
+            found.append(answer)
+    return sorted(found, key=lambda job: job["started"])
+
+
+def _pid_of(job: str) -> int:
+    """The id of a job, which is given by its id or its name."""
+    if job.isdecimal():
+        return int(job)
+    named = [each["id"] for each in _all() if each["name"] == job]
+    if len(named) != 1:
+        what = f"{len(named)} jobs have the name {job!r}" if named else f"no job of yours has the name {job!r}"
+        raise BadInputError(what, hint="bireme ps lists them")
+    return int(named[0])
+
+
+def _ask(pid: int, **request: object) -> dict[str, Any]:
+    try:
+        answer = control_socket.ask(pid, **request)
+    except ConnectionRefusedError:
+        raise _no_job(pid) from None
+    except (OSError, ValueError) as error:
+        complain(f"the job does not answer: {error}")
+        sys.exit(LOST)
+    if "error" in answer:
+        raise BadInputError(printable(str(answer["error"])))
+    return answer
+
+
+def _no_job(pid: int) -> BadInputError:
+    return BadInputError(f"no job of yours with id {pid} runs on this machine", hint="bireme ps lists them")
+
+
+_COMMANDS = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "signal": _signal, "stacks": _stacks}

@@ -1,0 +1,112 @@
+"""What a running job answers to other commands: ``bireme ps``, ``stop``, ``signal``, ``stacks``, ``attach``."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from bireme import signal_numbers as signal
+from bireme.runner import detached
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from bireme.job import JobSpec
+    from bireme.logs.console import Console
+    from bireme.result.stacks import RankStack
+    from bireme.result.verdict import Verdict
+    from bireme.runner.control_socket import Client
+    from bireme.runner.crew import Crew
+
+    class Job(Protocol):
+        """What is asked about: a session."""
+
+        spec: JobSpec
+        console: Console
+        verdict: Verdict
+        on_drain: Callable[[dict[str, Any]], dict[str, object]] | None
+
+        @property
+        def crew(self) -> Crew:
+            """What runs the ranks."""
+
+        @property
+        def seconds(self) -> float:
+            """How long it has been running."""
+
+        @property
+        def last_line(self) -> str:
+            """What a rank has written last."""
+
+        def where(self) -> tuple[dict[int, str], str]:
+            """The node of each rank, and their folder."""
+
+        def look(self, then: Callable[[dict[tuple[int, str], RankStack]], object]) -> None:
+            """Find out what the ranks are doing."""
+
+
+class JobRequests:
+    """Answers requests about one session."""
+
+    def __init__(self, session: Job) -> None:
+        self._session = session
+        self._watchers: list[Client] = []  # who gets the output
+
+    def answer(self, request: dict[str, Any], client: Client) -> dict[str, Any] | None:
+        """The answer to a request; None: the client is answered later."""
+        session = self._session
+        what = request.get("do")
+        if "node" in request:
+            drain = session.on_drain
+            return {"error": "it is not an elastic job"} if drain is None else drain(request)
+        if what == "look":
+            return {"said": "", **self._facts()}
+        if what in ("stop", "kill"):
+            for signum in (signal.SIGTERM,) if what == "stop" else (signal.SIGINT, signal.SIGINT):
+                os.kill(os.getpid(), signum)
+            return {"said": "stopping" if what == "stop" else "killing"}
+        if what == "signal" and request.get("signum") in signal.valid_signals():
+            session.crew.signal_ranks(request["signum"])
+            return {"said": "sent"}
+        if what == "stacks":
+            session.look(lambda found: self._tell_stacks(found, client))
+            return None
+        if what == "attach":
+            if not self._watchers:
+                session.console.follow(self._pass_on)
+            self._watchers.append(client)
+            return None
+        return {"error": "this version of Bireme does not know the request"}
+
+    def _facts(self) -> dict[str, Any]:
+        from bireme.planning.masking import masked_words
+
+        session = self._session
+        hosts, _ = session.where()
+        program = session.spec.program
+        state = "stopping" if session.verdict.stopping else "running" if hosts else "starting"
+        return {
+            "id": os.getpid(),
+            "name": session.spec.job_name,
+            "command": " ".join(masked_words((program.target, *program.args))),
+            "nodes": list(dict.fromkeys(hosts.values())),
+            "ranks": len(hosts),
+            "seconds": round(session.seconds, 1),
+            "started": round(time.time() - session.seconds),
+            "state": state,
+            "last": session.last_line,
+            "log": detached.log_path(),
+        }
+
+    def _tell_stacks(self, found: dict[tuple[int, str], RankStack], client: Client) -> None:
+        from bireme.result.stacks import merged
+
+        hosts, folder = self._session.where()
+        client.answer({"said": merged(found.values(), hosts, own=folder)})
+
+    def _pass_on(self, data: bytes) -> None:
+        self._watchers = [each for each in self._watchers if each.is_open]
+        for each in self._watchers:
+            each.send(data)

@@ -1,0 +1,199 @@
+"""Commands about running jobs: ``bireme ps``, ``logs``, ``attach``, ``stop``, ``signal``, ``stacks``; ``--detach``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for
+from tests.kit import needs
+
+LONG = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
+print("begins", os.environ["RANK"], flush=True)
+while True:
+    time.sleep(1000)
+"""
+WORDS = ("--accelerator", "cpu", "--num_gpus", "2", "--job_name")
+
+
+@pytest.fixture
+def job(stage: Stage, script, tmp_path: Path):
+    """A job in the foreground, with a name of its own; its process."""
+    process = stage.start("run", *WORDS, name_of(tmp_path), script(LONG))
+    read_lines(process, 2, "begins")
+    wait_for(lambda: known(process.pid), "the job is listed")
+    return process
+
+
+def name_of(tmp_path: Path) -> str:
+    return f"job-{os.getpid()}-{tmp_path.name}"[-60:]
+
+
+def listed() -> dict[int, dict[str, object]]:
+    done = subprocess.run(bireme("ps", "--json"), capture_output=True, text=True, check=True, env=clean_environ())
+    return {job["id"]: job for job in json.loads(done.stdout)}
+
+
+def known(pid: int) -> bool:
+    return pid in listed()
+
+
+def test_a_job_is_listed_until_it_ends(stage: Stage, job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    mine = listed()[job.pid]
+    assert (mine["name"], mine["ranks"], mine["state"]) == (name_of(tmp_path), 2, "running")
+    assert mine["nodes"] == [os.uname().nodename]
+    assert str(mine["command"]).endswith("program.py") and "begins" in str(mine["last"])
+    text = stage.run("ps", code=0).stdout
+    assert str(job.pid) in text and text.startswith("ID ")
+    job.kill()
+    job.wait()
+    assert not known(job.pid)
+
+
+@pytest.mark.parametrize(("words", "said", "code"), [((), "stopping", 143), (("--now",), "killing", 130)])
+def test_a_job_is_stopped(
+    stage: Stage, job: subprocess.Popen[bytes], words: tuple[str, ...], said: str, code: int
+) -> None:
+    done = stage.run("stop", str(job.pid), *words, code=0)
+    assert done.stdout == f"{said} job {job.pid}\n"
+    assert not known(job.pid)
+    assert job.wait(60) == code
+
+
+def test_a_signal_for_all_ranks(stage: Stage, job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    stage.run("signal", name_of(tmp_path), "USR1", code=0)
+    assert len(read_lines(job, 2, "usr1")) == 2
+
+
+def test_who_attaches_sees_what_comes(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+    watcher = stage.start("attach", str(job.pid))
+    # It is there when it has seen something.
+    assert watcher.stdout is not None
+    os.set_blocking(watcher.stdout.fileno(), False)
+    seen = b""
+
+    def has_seen() -> bool:
+        nonlocal seen
+        stage.run("signal", str(job.pid), "10", code=0)
+        seen += watcher.stdout.read() or b""  # type: ignore[union-attr]
+        return b":0] usr1" in seen and b":1] usr1" in seen
+
+    wait_for(has_seen, "what the ranks write")
+    watcher.send_signal(signal.SIGINT)
+    _, err = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0 and err == f"bireme: detached: job {job.pid} goes on\n".encode()
+    assert job.poll() is None
+
+
+def test_who_attaches_is_told_of_the_end(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+    watcher = stage.start("attach", str(job.pid))
+    stage.run("stop", str(job.pid), code=0)
+    _, err = watcher.communicate(timeout=60)
+    assert b"has ended" in err or b"no job of yours" in err  # it may have come too late
+
+
+def test_a_watcher_that_does_not_read_holds_up_nothing(stage: Stage, script, tmp_path: Path) -> None:
+    program = script("import sys\nprint('begins', flush=True)\nsys.stdin.read()\n"
+                     "for _ in range(200): print('x' * 60000, flush=True)\n")  # fmt: skip
+    words = ("run", "--accelerator", "cpu", "--num_gpus", "1", program)
+    process = stage.start(*words, stdin=subprocess.PIPE, stdout=(tmp_path / "out").open("wb"))
+    wait_for(lambda: known(process.pid), "the job is listed")
+    watcher = stage.start("attach", str(process.pid))
+    wait_for(lambda: (watcher.poll() or b"") == b"", "it runs")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    watcher.kill()
+
+
+@needs.programs(str(Path(sys.executable).with_name("py-spy")))
+def test_stacks(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+    done = stage.run("stacks", str(job.pid), code=0)
+    assert done.stdout.startswith("ranks 0-1  program.py:6  ")
+    stage.run("stop", str(job.pid), code=0)
+    _, err = job.communicate(timeout=60)
+    assert b"before they were stopped" not in err  # the question was another's
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("stop", "999999999"), "no job of yours with id 999999999 runs on this machine\n  bireme ps lists them"),
+        (("stop", "nosuch"), "no job of yours has the name 'nosuch'\n  bireme ps lists them"),
+        (("stop",), "expected a job\n  bireme stop [--now] JOB"),
+        (("attach", "999999999"), "no job of yours with id 999999999"),
+        (("signal", "1"), "expected a job and a signal\n  bireme signal JOB SIGNAL"),
+        (("signal", "1", "NOSUCH"), "no such signal: 'NOSUCH'"),
+        (("logs", "nosuch"), "no log of a job nosuch\n  only jobs of bireme run --detach have one"),
+        (("ps", "x"), "expected nothing\n  bireme ps [--json]"),
+        (("ps", "--nosuch"), "unknown option: --nosuch"),
+    ],
+)
+def test_mistakes(stage: Stage, words: tuple[str, ...], said: str) -> None:
+    assert f"bireme: {said}" in stage.run(*words, code=2).stderr
+
+
+def test_others_neither_see_nor_stop_a_job(job: subprocess.Popen[bytes]) -> None:
+    nobody = as_nobody()
+    for words, code in ((("ps",), 0), (("stop", str(job.pid)), 2)):
+        done = subprocess.run([*nobody, *bireme(*words)], capture_output=True, text=True, check=False, cwd="/")
+        assert done.returncode == code and str(job.pid) not in done.stdout, done.stderr
+    assert job.poll() is None
+
+
+# -- without a terminal ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def detached(stage: Stage, tmp_path: Path):
+    """Run ``bireme run --detach``; what it has printed."""
+    environ = clean_environ(XDG_STATE_HOME=str(tmp_path / "state"))
+
+    def run(*words: object, code: int = 0) -> str:
+        done = stage.run("run", "--detach", *WORDS, name_of(tmp_path), *map(str, words), code=code, env=environ)
+        return done.stdout.strip() or done.stderr
+
+    run.environ = environ  # type: ignore[attr-defined]
+    return run
+
+
+def test_a_detached_job(stage: Stage, detached, script, tmp_path: Path) -> None:
+    job = detached(script(LONG))
+    assert known(int(job))
+    log = tmp_path / "state" / "bireme" / f"{job}-{name_of(tmp_path)}.log"
+    assert log.stat().st_mode & 0o777 == 0o600 and log.parent.stat().st_mode & 0o777 == 0o700
+    assert os.getsid(int(job)) == int(job)
+    follower = stage.start("logs", "-f", "--rank", "1", job, env=detached.environ)
+    assert read_lines(follower, 1, "begins 1")
+    stage.run("stop", job, code=0)
+    out, _ = follower.communicate(timeout=60)
+    assert b"begins 0" not in out
+    said = stage.run("logs", name_of(tmp_path), code=0, env=detached.environ).stdout
+    assert "begins 0" in said and "stopped by SIGTERM" in said
+
+
+def test_a_detached_job_that_cannot_begin(detached, tmp_path: Path) -> None:
+    assert "bireme: no such script: nosuch.py" in detached("nosuch.py", code=2)
+
+
+def test_a_detached_job_that_ends_at_once(detached, script) -> None:
+    assert "failed first: exit code 3" in detached(script("raise SystemExit(3)"), code=3)
+
+
+def test_old_logs_are_removed(detached, script, tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "bireme"
+    folder.mkdir(parents=True, mode=0o700)
+    os.chmod(folder.parent, 0o700)
+    for number in range(105):
+        (folder / f"{number}.log").write_text("")
+        os.utime(folder / f"{number}.log", (1, 1) if number < 3 else None)
+    detached(script("raise SystemExit(3)"), code=3)
+    assert {f"{number}.log" for number in range(3)}.isdisjoint(os.listdir(folder))
+    assert len(os.listdir(folder)) <= 101
