@@ -125,6 +125,15 @@ Shows what the ranks of a running job are doing: their Python stacks, equal ones
 once, the odd ones first. JOB is its id or its name; it may be left out if only
 one job runs. Needs py-spy: pip install 'bireme[stacks]'.
 """,
+    "shim": """\
+usage: bireme shim [--] COMMAND …
+       bireme shim --install DIR
+
+Runs a command that starts torchrun, deepspeed, accelerate launch or
+python -m torch.distributed.run by these names: for it, they are Bireme.
+
+  bireme shim -- llamafactory-cli train config.yaml
+""",
     "agent": """\
 usage: python -m bireme.agent --world_info BASE64 [options] script.py [args]
 

@@ -27,11 +27,12 @@ usage: bireme COMMAND …
   bireme logs | attach | stop JOB          show the output of one, or stop it
   bireme stacks JOB                        show what its ranks are doing
   bireme drain NODE JOB                    take a node out of an elastic job
+  bireme shim -- COMMAND                   run it with Bireme as its torchrun
   bireme help [COMMAND]                    show the options of a command
   bireme completion SHELL                  complete options in bash, zsh or fish
   bireme --version
 """
-_COMMANDS = ("run", "tune", "check", "drain", "completion")
+_COMMANDS = ("run", "tune", "check", "drain", "shim", "completion")
 """Each is a module of this package."""
 _OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "stacks")
 """These are one module."""

@@ -273,9 +273,9 @@ _TUNE = ("tune",)
 _REPORT = ("tune status", "tune report")
 OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "stacks")
 """The commands about running jobs."""
-_ALL = (*EVERYWHERE, "drain", *OF_JOBS, *_REPORT)
+_ALL = (*EVERYWHERE, "drain", *OF_JOBS, "shim", *_REPORT)
 
-COMMANDS = ("run", "tune", "check", "drain", *OF_JOBS)
+COMMANDS = ("run", "tune", "check", "drain", *OF_JOBS, "shim")
 """The commands of ``bireme`` that have options."""
 
 SUBCOMMANDS = _REPORT
@@ -303,6 +303,7 @@ GROUPS: Groups = {
         Option("count", "--rank K", "only the lines of this rank", ("logs",), least=0),
         Option("flag", "--now", "kill it, without a time to end in", ("stop",)),
     ),
+    "shim": (Option("word", "--install DIR", "write the commands to a folder, as for a container image", ("shim",)),),
     "node": (Option("flag", "--back", "use the node again, once it is fit", ("drain",)),),
     "nodes": (
         Option("word", "--hostfile -H --deepspeed_hostfile FILE", "file that lists the nodes, one per line: worker-0 "
