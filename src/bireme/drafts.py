@@ -46,9 +46,9 @@ def write(path: str, data: bytes, *, mode: int = 0o666, sync: bool = False) -> N
         raise
 
 
-def remove(path: str) -> None:
-    """Remove a file; do nothing if that fails."""
+def remove(path: str, folder: int | None = None) -> None:
+    """Remove a file, below an open folder if one is given; do nothing if that fails."""
     try:
-        os.unlink(path)
+        os.unlink(path, dir_fd=folder)
     except OSError:
         pass

@@ -4,7 +4,7 @@ A tree is sent after an `Ask` with a `TreeOffer`, and before the agent's `Hello`
 
     agent → runner   Need()               the manifest; not if the agent has it
     runner → agent   the manifest, in pieces
-    agent → runner   Need(spans)          the contents of these files; not if it has all of them
+    agent → runner   Need(places)         the contents of these files; not if it has all of them
     runner → agent   the contents, one after the other, in pieces
     agent → runner   Wrong(place)         this file is not what the manifest says: the job begins again
     agent → runner   Shipped()            the tree is complete, or cannot be made, which the `Hello` will say
@@ -56,19 +56,15 @@ PAUSE = 0.0005
 
 
 class Need(Message):
-    """Send files of the tree, or its manifest.
+    """Send the files in these places of the manifest; none: the manifest."""
 
-    Attributes:
-        spans: the first place in the manifest, and the last one plus 1, of each span of files; empty: the manifest.
-    """
-
-    spans: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
     of_tree = True
 
     def check(self) -> str:
-        """Refuse spans that are empty, meet, overlap, or are out of order."""
-        ascending = all(first < second for first, second in zip((-1, *self.spans), self.spans, strict=False))
-        return "" if ascending and len(self.spans) % 2 == 0 else "spans out of order"
+        """Refuse places that are out of order, or stand twice."""
+        ascending = all(first < second for first, second in zip((-1, *self.places), self.places, strict=False))
+        return "" if ascending else "places out of order"
 
 
 class Wrong(Message):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not stop us
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FICLONE = 0x40049409
 _DEEPEST = 200
 _BLOCK = 1 << 20
 _HAS_PROC = sys.platform == "linux"
@@ -311,28 +309,18 @@ class Incoming:
         return digest is None or digest.hexdigest() == entry.content
 
 
-def copy(source: int, target: int, entry: Entry) -> Generator[None, None, bool]:
-    """Copy, in steps, an open file to one without data; return whether it is what the entry says.
-
-    File systems that share blocks (btrfs, XFS) do so.
-    """
-    cloned = not entry.parts and _clone(source, target)  # somebody may have written to the holes
-    digest = hashlib.sha256()
-    for block, at in blocks(target if cloned else source, entry):
-        digest.update(block)
-        if not cloned:
-            write(target, block, at)
-        yield
-    return digest.hexdigest() == entry.content and os.fstat(target).st_size == entry.size
-
-
-def _clone(source: int, target: int) -> bool:
-    """Let a file share the blocks of another one, if the file system can."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
+def copy(source: int, target: int, entry: Entry) -> Iterator[None]:
+    """Copy, in steps, the data of an open file to one without; file systems that share blocks (btrfs, XFS) do so."""
+    for begin, end in entry.spans:  # not the holes: somebody may have written to them
+        for at in range(begin, end, _BLOCK):
+            size, done = min(_BLOCK, end - at), 0
+            try:
+                done = os.copy_file_range(source, target, size, at, at)
+            except (OSError, AttributeError):  # not every system has it
+                pass
+            if done < size:
+                write(target, os.pread(source, size - done, at + done), at + done)
+            yield
 
 
 def contents(top: int, entries: Iterable[Entry], buffer: memoryview) -> Iterator[int | OSError]:

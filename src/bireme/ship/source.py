@@ -87,20 +87,15 @@ class SourceTree(Value):
     job: str = ""
     notes: tuple[str, ...] = ()
 
-    def entries(self, spans: Sequence[int]) -> list[Entry]:
-        """These files (`Need.spans`)."""
-        all_, ends = self.manifest.entries, zip(spans[::2], spans[1::2], strict=True)
-        return [entry for begin, end in ends for entry in all_[begin:end]]
-
-    def contents(self, spans: Sequence[int], buffer: memoryview) -> Iterator[int | OSError]:
-        """The contents of these files, as `files.contents`."""
+    def contents(self, places: Iterable[int], buffer: memoryview) -> Iterator[int | OSError]:
+        """The contents of the files in these places, as `inside.contents`."""
         try:
             top = os.open(self.roots[0], inside.FOLDER)
         except OSError as error:
             yield error
             return
         try:
-            yield from inside.contents(top, self.entries(spans), buffer)
+            yield from inside.contents(top, (self.manifest.entries[place] for place in places), buffer)
         finally:
             os.close(top)
 
@@ -433,20 +428,20 @@ class Shipment:
 
     def send(self, member: Receiver, need: Need) -> None:
         """Begin to send an agent what it needs."""
-        asked = (member, bool(need.spans))
-        if asked in self._asked or need.spans[-1:] > (len(self._tree.manifest.entries),):
+        asked = (member, bool(need.places))
+        if asked in self._asked or need.places[-1:] >= (len(self._tree.manifest.entries),):
             raise ProtocolError("it asked twice, or for files that are not in the tree")
         self._asked.add(asked)
         assert member.channel is not None
         stream = self._streams.get(member) or Outgoing(member.channel, self._failed)
         self._streams[member] = stream
-        if not need.spans:
+        if not need.places:
             stream.send_text(self._tree.manifest.text)
             return
-        stream.send(lambda buffer: self._tree.contents(need.spans, buffer))
+        stream.send(lambda buffer: self._tree.contents(need.places, buffer))
         if not self._announced:
             self._announced = True
-            size = sum(entry.data for entry in self._tree.entries(need.spans))
+            size = sum(self._tree.manifest.entries[place].data for place in need.places)
             note = f"sending {as_text(size)} of {self._tree.roots[0]} to {member.name} (and maybe other nodes)"
             self._say("info" if size > WINDOW else "debug", note)
 

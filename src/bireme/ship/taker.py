@@ -20,7 +20,7 @@ from bireme.ship.trees import NewTree, Trees, take_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from bireme.control.messages import Ask, Message
     from bireme.loop import Loop
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bireme.ship.trees import HeldTree
 
 _CLEAN_AFTER = 1.0
-"""Seconds after which a spare tree is made, and old trees are removed, when the ranks have started."""
+"""Seconds after which the stock is filled, and old trees are removed, when the ranks have started."""
 _PATIENCE = 60.0
 """Seconds to wait for another agent that makes the tree, which may be on a node whose locks outlive it."""
 _LOOK = 0.05
@@ -145,11 +145,11 @@ class TreeTaker:
         yield None
         wanted = trees.find_manifest(self._offer.digest) or (yield from self._receive_manifest())
         yield from trees.clean()  # not only afterwards: a job may end too early for that, and there must be room
-        new = NewTree(trees.folder, wanted)
+        new = NewTree(trees.folder, wanted, trees.stock)
         try:
             yield from trees.take(new)
             if new.missing:
-                yield from self._receive_files(trees, new)
+                yield from self._receive_files(new)
             return trees.finish(new, self._offer.job)
         finally:
             new.close()
@@ -164,15 +164,15 @@ class TreeTaker:
             raise manifest.ManifestError("the manifest was altered on the way")
         return found
 
-    def _receive_files(self, trees: Trees, new: NewTree) -> Iterator[None]:
-        entries = new.manifest.entries
-        places = [place for place, entry in enumerate(entries) if entry.path in new.missing]
-        yield from trees.add_spare(new)
-        self._ask_for(Need(spans=_spans(places)), sum(entry.data for entry in new.missing.values()))
-        for place in places:
-            if not (yield from new.receive(entries[place], self._incoming)):
+    def _receive_files(self, new: NewTree) -> Iterator[None]:
+        wanted = {entry.path: name for name, entry in new.missing.items()}
+        places = {place: wanted[entry.path] for place, entry in enumerate(new.manifest.entries) if entry.path in wanted}
+        self._ask_for(Need(places=tuple(places)), sum(entry.data for entry in new.missing.values()))
+        for place, name in places.items():
+            if not (yield from new.receive(name, self._incoming)):
                 self._send(Wrong(place=place))
-                raise manifest.ManifestError(f"{manifest.shown(entries[place].path)} has changed since the job began")
+                path = manifest.shown(new.missing[name].path)
+                raise manifest.ManifestError(f"{path} has changed since the job began")
 
     def _ask_for(self, need: Need, size: int) -> None:
         self._has_asked, self._due = True, size
@@ -237,14 +237,3 @@ class TreeTaker:
         """A plan as it is in the copy."""
         workers = tuple(worker.replace(argv=tuple(map(self._moved, worker.argv))) for worker in plan.workers)
         return plan.replace(cwd=os.getcwd(), workers=workers)
-
-
-def _spans(places: Iterable[int]) -> tuple[int, ...]:
-    """The first and the last place plus 1 of each run of places."""
-    spans: list[int] = []
-    for place in places:
-        if spans and spans[-1] == place:
-            spans[-1] = place + 1
-        else:
-            spans += [place, place + 1]
-    return tuple(spans)

@@ -5,9 +5,8 @@ is made in a folder with a temporary name, which gets its name when nothing is m
 exclusively while the tree is made or removed, otherwise shared by the agents and guardians of the job that runs in it.
 The kernel unlocks it when they die, by whatever signal. So what can be locked exclusively belongs to nobody.
 
-Beside the trees are spare trees, in which nobody works: the next tree of that name is made of one. A file there has a
-time that no other file has, and whoever writes to it changes that. What is missing there is copied from an older tree,
-and compared while it is copied. So all files of a tree are its own.
+Beside the trees is the stock: files in which nobody works, by their content. A new tree takes its files from there, so
+they are its own. What the stock lacks is copied from an older tree, and compared, or comes from the runner.
 """
 
 from __future__ import annotations
@@ -29,20 +28,22 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Container, Generator, Iterator
+    from typing import TypeVar
 
     from bireme.ship.inside import Incoming, Stamp
     from bireme.ship.manifest import Entry, Manifest
+
+    _T = TypeVar("_T")
 
 OWN = LOCK, MANIFEST, CHANGED = ".lock", ".manifest", ".changed"
 """The files beside the tree in its folder."""
 TEMPORARY = ".tmp"
 _OLD = ".old"
 """The end of the name of a job's tree that is being removed."""
-SPARE = ".spare-"
-"""The begin of the names of the folders of spare trees, one for the name of each tree."""
+STOCK = ".stock"
 NEWEST = 4
-"""Trees of jobs that are kept however many there are, and spare trees."""
+"""Trees of jobs that are kept however many there are, and from which others are made."""
 _ABANDONED = 3600.0
 """Seconds after which something temporary without a lock belongs to nobody."""
 _HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
@@ -53,13 +54,11 @@ class HeldTree(Value):
 
     Attributes:
         folder: the path of its folder.
-        is_spared: whether there is a spare tree that has the same.
     """
 
     folder: str
     manifest: Manifest
     lock: int
-    is_spared: bool = False
 
     @property
     def path(self) -> str:
@@ -100,178 +99,191 @@ class HeldTree(Value):
         os.close(self.lock)
 
 
+class Stock:
+    """Files to make trees of, each in its folder under a name for its content.
+
+    They have a time that no other file has, and whoever writes to one changes that.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._mark = _mark()
+        try:
+            os.mkdir(f"{folder}/{STOCK}", 0o700)
+        except FileExistsError:
+            pass
+        self._folder = os.open(f"{folder}/{STOCK}", inside.FOLDER)
+
+    def _has(self, name: str, entry: Entry) -> bool:
+        """Whether a file is there as it was made."""
+        try:
+            there = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        as_made = (stat.S_IFREG | entry.mode, entry.size, self._mark or -1)
+        return (there.st_mode, there.st_size, there.st_mtime_ns) == as_made
+
+    def take(self, name: str, top: int, entry: Entry) -> bool:
+        """Move a file into a tree; return whether it was there."""
+        if not self._has(name, entry):
+            return False
+        try:
+            os.rename(name, entry.path, src_dir_fd=self._folder, dst_dir_fd=top)
+        except OSError:  # another agent was faster
+            return False
+        os.utime(entry.path, dir_fd=top)
+        return True
+
+    def put(self, name: str, source: int, entry: Entry, *, is_sure: bool) -> Iterator[None]:
+        """Copy an open file, in steps, if there is room.
+
+        Args:
+            is_sure: nobody can have changed it.
+        """
+        if not self._mark:
+            return
+        try:
+            drafts.remove(name, self._folder)  # it was changed, or a killed agent has not completed it
+            fd = inside.create(self._folder, name, entry)
+            try:
+                yield from inside.copy(source, fd, entry)
+                if is_sure or (yield from inside.digest_of(fd, entry)) == entry.content:
+                    os.fchmod(fd, entry.mode)
+                    os.utime(fd, ns=(self._mark, self._mark))  # only now: else it is not complete
+            finally:
+                os.close(fd)
+        except FileExistsError:  # another agent puts it there
+            pass
+        except OSError:
+            self.drop()
+
+    def fill(self, held: HeldTree, wanted: Container[str]) -> Iterator[None]:
+        """Copy, in steps, what is wanted and missing here, from a tree that may have it."""
+        try:
+            top = os.open(held.path, inside.FOLDER)
+        except OSError:  # ranks have removed it
+            return
+        try:
+            for name, entry in names_of(held.manifest).items():
+                yield
+                if name not in wanted or self._has(name, entry):
+                    continue
+                try:
+                    fd = inside.open_file(top, entry.path)
+                except OSError:  # ranks have removed it
+                    continue
+                try:
+                    yield from self.put(name, fd, entry, is_sure=False)
+                finally:
+                    os.close(fd)
+        finally:
+            os.close(top)
+
+    def drop(self, wanted: Container[str] = ()) -> bool:
+        """Remove all but what is wanted; return whether there was something. If nothing is, keep nothing any more."""
+        if not wanted:
+            self._mark = 0
+        found = False
+        for name in os.listdir(self._folder):
+            if name not in wanted:
+                drafts.remove(name, self._folder)
+                found = True
+        return found
+
+    def close(self) -> None:
+        """Close its folder."""
+        os.close(self._folder)
+
+
 class NewTree:
     """A tree in the making. It is removed by :meth:`close` unless it was finished.
 
-    Args:
-        mark: the time of its files if it is a spare tree; 0: now.
+    Attributes:
+        missing: the files with data that are still to come, by their names in the stock.
     """
 
-    def __init__(self, folder: str, made_from: Manifest, mark: int = 0) -> None:
-        self.manifest, self.mark = made_from, mark
+    def __init__(self, folder: str, made_from: Manifest, stock: Stock) -> None:
+        self.manifest, self._stock = made_from, stock
         self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
-        self.missing = {entry.path: entry for entry in made_from.entries if entry.data}
+        self.missing = names_of(made_from)
         # The lock comes into the folder locked, so that it never seems to belong to nobody.
         lock = f"{self._folder}.lock{TEMPORARY}"
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         take_lock(self._lock, fcntl.LOCK_EX)
-        os.mkdir(self._folder, 0o700)
+        self._do(lambda: os.mkdir(self._folder, 0o700))
         os.rename(lock, f"{self._folder}/{LOCK}")
-        self.top = self._file = -1
-        self.spare: NewTree | None = None
-        """A spare tree that is made of the same."""
+        self._do(lambda: os.mkdir(self.path))
+        self._top = os.open(self.path, inside.FOLDER)
 
     @property
     def path(self) -> str:
         """The path of the tree itself, as long as it is in the making."""
         return f"{self._folder}/{self.manifest.name}"
 
-    def begin(self, spare: str) -> Iterator[None]:
-        """Make, in steps, the folders, and what has no data. Take what is right of a spare tree, if there is one."""
-        own = f"{self._folder}/{SPARE}"
+    def _do(self, action: Callable[[], _T]) -> _T:
+        """Do this; without the stock, if there is no room for both."""
         try:
-            os.rename(spare, own)
-            kept = yield from self._clean(own)
-            os.rename(f"{own}/{self.manifest.name}", self.path)
-        except (OSError, ManifestError):  # there is none, or another tree was faster, or it cannot be cleaned
-            os.mkdir(self.path)
-            kept = []
-        for path in kept:
-            del self.missing[path]
-        self.top = os.open(self.path, inside.FOLDER)
-        yield from inside.remove(self._folder, SPARE)
-        made = set()
+            return action()
+        except OSError:
+            if not self._stock.drop():
+                raise
+            return action()
+
+    def begin(self) -> Iterator[None]:
+        """Make, in steps, the folders, and what has no data."""
+        self._do(lambda: drafts.write(f"{self._folder}/{MANIFEST}", self.manifest.text, mode=0o600))
+        made = set[str]()
         for entry in self.manifest.entries:
             yield
             if entry.folder not in made:
-                os.makedirs(f"{self.path}/{entry.folder}", exist_ok=True)
+                folder = f"{self.path}/{entry.folder}"
+                self._do(lambda folder=folder: os.makedirs(folder, exist_ok=True))  # type: ignore[misc]
                 made.add(entry.folder)
             if entry.kind != "folder" and not entry.data:
-                self._open(entry)
-                self._close(entry)
+                self._close(self._create(entry), entry)
 
-    def _clean(self, spare: str) -> Generator[None, None, list[str]]:
-        """Leave, in steps, the files that are as they were made, and as they are to be here; return their paths."""
-        text = manifest_text(spare)
-        known = self.manifest if text == self.manifest.text else manifest.read(text)
-        folders = {part for entry in self.manifest.entries for part in prefixes(entry.folder)}
-        mark, entries, kept = _mark(), {entry.path: entry for entry in known.entries}, []
-        top = os.open(f"{spare}/{self.manifest.name}", inside.FOLDER)
-        try:
-            for path, holder, name, there in inside.walk(top, mounts=False):
-                yield
-                entry = self.missing.get(path)
-                if stat.S_ISDIR(there.st_mode):
-                    if path not in folders:
-                        os.rmdir(name, dir_fd=holder)
-                elif entry and entry == entries.get(path) and _is_as_made(there, entry, mark):
-                    if not self.mark:
-                        os.utime(name, dir_fd=holder)
-                    kept.append(path)
-                else:
-                    os.unlink(name, dir_fd=holder)
-        finally:
-            os.close(top)
-        return kept
+    def take(self) -> Iterator[None]:
+        """Take, in steps, from the stock what it has."""
+        for name, entry in [*self.missing.items()]:
+            yield
+            if self._stock.take(name, self._top, entry):
+                del self.missing[name]
 
-    def copy(self, source: HeldTree) -> Iterator[None]:
-        """Copy, in steps, what is missing from a tree that has it."""
-        there = {_content(entry): entry.path for entry in source.manifest.entries if entry.data}
+    def receive(self, name: str, incoming: Incoming) -> Generator[None, None, bool]:
+        """Write a missing file as it comes, and put it into the stock; return whether it is right."""
+        entry, right = self.missing[name], False
+        fd = self._create(entry)
         try:
-            top = os.open(source.path, inside.FOLDER)
-        except OSError:  # ranks have removed it
-            return
-        try:
-            for entry in [*self.missing.values()]:
-                yield
-                try:
-                    fd = inside.open_file(top, there[_content(entry)])
-                except (OSError, KeyError):
-                    continue
-                right = False
-                try:
-                    self._open(entry)
-                    right = yield from inside.copy(fd, self._file, entry)
-                finally:
-                    os.close(fd)
-                    self._close(entry, right=right)
+            write: Callable[[memoryview, int], None] = lambda data, at: self._do(lambda: inside.write(fd, data, at))  # noqa: E731
+            right = yield from incoming.data_of(entry, write)
+            if right:  # and nobody can change it yet
+                yield from self._stock.put(name, fd, entry, is_sure=True)
         finally:
-            os.close(top)
-
-    def receive(self, entry: Entry, incoming: Incoming) -> Generator[None, None, bool]:
-        """Write a file as it comes, and to the spare tree, as nobody can change it yet; return whether it is right."""
-        right = False
-        self._both(lambda tree: tree._open(entry))
-        try:
-            right = yield from incoming.data_of(
-                entry, lambda data, at: self._both(lambda tree: inside.write(tree._file, data, at))
-            )
-        finally:
-            self._both(lambda tree: tree._close(entry, right=right))
+            self._close(fd, entry)
         return right
 
-    def _both(self, action: Callable[[NewTree], None]) -> None:
-        """Do this to this tree and to the spare one, as long as there is room for both."""
-        try:
-            action(self)
-        except OSError:
-            if self.spare is None:
-                raise
-            self.drop_spare()
-            action(self)
-        if self.spare is not None:
-            try:
-                action(self.spare)
-            except OSError:
-                self.drop_spare()
+    def _create(self, entry: Entry) -> int:
+        return self._do(lambda: inside.create(self._top, entry.path, entry))
 
-    def _open(self, entry: Entry) -> None:
-        """Create a file or link."""
-        self._file = inside.create(self.top, entry.path, entry)
-
-    def _close(self, entry: Entry, *, right: bool = True) -> None:
-        """Give a file its permissions and its time, if it has all its data; else remove it."""
-        if self._file >= 0 and right:
-            os.fchmod(self._file, entry.mode)
-            if self.mark:
-                os.utime(self._file, ns=(self.mark, self.mark))
-        self._end_file()
-        if right:
-            self.missing.pop(entry.path, None)
-        else:
-            os.unlink(entry.path, dir_fd=self.top)
-
-    def _end_file(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def drop_spare(self) -> None:
-        """Do without a spare tree."""
-        if self.spare is not None:
-            self.spare.close()
-            self.spare = None
+    def _close(self, fd: int, entry: Entry) -> None:
+        if fd >= 0:
+            os.fchmod(fd, entry.mode)
+            os.close(fd)
 
     def finish(self, name: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
-        with open(f"{self._folder}/{MANIFEST}", "xb") as file:
-            file.write(self.manifest.text)
         os.rename(self._folder, name)
         for _ in range(100):  # after the rename: who gets the lock in between finds no folder of the temporary name
             if take_lock(self._lock, fcntl.LOCK_SH) is not False:
                 break
             time.sleep(0.001)
         lock, self._lock = self._lock, -1
-        os.close(self.top)
+        os.close(self._top)
         return HeldTree(name, self.manifest, lock)
 
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
-        self.drop_spare()
         if self._lock >= 0:
-            self._end_file()
-            if self.top >= 0:
-                os.close(self.top)
+            os.close(self._top)
             for _ in inside.remove(*os.path.split(self._folder)):
                 pass
             os.close(self._lock)
@@ -286,6 +298,7 @@ class Trees:
         make_owned(self.folder, hint=_HINT)
         if os.stat(self.folder).st_mode & 0o077:
             os.chmod(self.folder, 0o700)
+        self.stock = Stock(self.folder)
 
     def turn(self, job: str) -> tuple[int, str]:
         """A file whose lock says whose turn it is to make the tree of a job, because agents may share this folder.
@@ -298,18 +311,15 @@ class Trees:
 
     def jobs(self) -> list[str]:
         """The names of the trees of jobs, the last used first."""
-        return self._newest(lambda name: name[0] != "." and not name.endswith(TEMPORARY), LOCK)
-
-    def _newest(self, fits: Callable[[str], bool], inner: str = "") -> list[str]:
-        """The names that fit, the newest first, by the time of what is inside."""
 
         def used(name: str) -> float:
             try:
-                return os.stat(f"{self.folder}/{name}/{inner}").st_mtime
+                return os.stat(f"{self.folder}/{name}/{LOCK}").st_mtime
             except OSError:
                 return 0.0
 
-        return sorted(filter(fits, os.listdir(self.folder)), key=used, reverse=True)
+        names = (name for name in os.listdir(self.folder) if name[0] != "." and not name.endswith(TEMPORARY))
+        return sorted(names, key=used, reverse=True)
 
     def _locked(self, name: str, kind: int) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
@@ -352,73 +362,35 @@ class Trees:
         return None
 
     def take(self, new: NewTree) -> Iterator[None]:
-        """Begin a tree, in steps, with what is here already: a spare tree, and copies of what the newest trees have."""
-        yield from new.begin(self._spare(new.manifest))
+        """Begin a tree, in steps, with what is here already: in the stock, or in the newest trees."""
+        yield from new.begin()
+        yield from new.take()
         for name in self.jobs()[:NEWEST]:
-            held = self.hold(name) if new.missing else None
-            if held is not None:
+            if new.missing and (held := self.hold(name)) is not None:
                 try:
-                    yield from new.copy(held)
+                    yield from self.stock.fill(held, new.missing)
                 finally:
                     held.release()
+                yield from new.take()
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
         """Make a tree complete; it becomes that of the job, unless another agent was faster."""
-        is_spared = new.spare is not None and not new.spare.missing
-        if new.spare is not None:
-            self._put_spare(new.spare)
         try:
-            return new.finish(f"{self.folder}/{job}").replace(is_spared=is_spared)
+            return new.finish(f"{self.folder}/{job}")
         except OSError:
             held = self.hold(job, digest=new.manifest.digest)
             if held is None:
                 raise
             return held
 
-    # -- spare trees -----------------------------------------------------------------------------
-
-    def _spare(self, made_from: Manifest) -> str:
-        """The path of the spare tree for trees of this name."""
-        return f"{self.folder}/{SPARE}{hashlib.sha256(os.fsencode(made_from.name)).hexdigest()[:16]}"
-
-    def _new_spare(self, made_from: Manifest) -> NewTree | None:
-        """A spare tree in the making; ``None``: there can be none."""
-        mark = _mark()
-        return NewTree(self.folder, made_from, mark) if mark else None
-
-    def add_spare(self, new: NewTree) -> Iterator[None]:
-        """Begin, in steps, a spare tree that gets what a new tree gets."""
-        try:
-            new.spare = self._new_spare(new.manifest)
-            if new.spare is not None:
-                yield from new.spare.begin("")
-        except OSError:
-            new.drop_spare()
-
-    def _put_spare(self, spare: NewTree) -> None:
-        """Leave a spare tree to the next job, unless another agent was faster. It may lack files."""
-        try:
-            spare.finish(self._spare(spare.manifest)).release()
-        except OSError:
-            spare.close()
+    # -- cleaning --------------------------------------------------------------------------------
 
     def tidy(self, held: HeldTree) -> Iterator[None]:
-        """Copy, in steps, what the spare tree lacks, as far as there is room; remove what is old."""
-        spare = None if held.is_spared else self._new_spare(held.manifest)
-        if spare is not None:
-            try:
-                yield from spare.begin(self._spare(held.manifest))
-                yield from spare.copy(held)
-                self._put_spare(spare)
-            finally:
-                spare.close()
-        for name in self._newest(lambda name: name.startswith(SPARE), LOCK)[NEWEST:]:
-            old = f"{os.urandom(6).hex()}{TEMPORARY}"  # so that nobody takes it meanwhile
-            os.rename(f"{self.folder}/{name}", f"{self.folder}/{old}")
-            yield from inside.remove(self.folder, old)
+        """Fill the stock, in steps, from a tree, as far as there is room; remove what is old."""
+        yield from self.stock.fill(held, names_of(held.manifest))
+        texts = [manifest_text(f"{self.folder}/{name}") for name in self.jobs()[:NEWEST]]
+        self.stock.drop({name for text in texts if text for name in names_of(manifest.read(text))})
         yield from self.clean()
-
-    # -- cleaning --------------------------------------------------------------------------------
 
     def clean(self) -> Iterator[None]:
         """Remove, in steps, what killed agents have left, and old trees in which nothing was added or changed."""
@@ -468,8 +440,16 @@ def _remove_unchanged(held: HeldTree) -> Iterator[None]:
         yield from inside.remove(*os.path.split(held.folder), known)
 
 
-def _content(entry: Entry) -> tuple[object, ...]:
-    return entry.content, entry.size, entry.parts
+def names_of(made_from: Manifest) -> dict[str, Entry]:
+    """The files with data by their names in the stock; files of one content have different ones."""
+    names: dict[str, Entry] = {}
+    count: dict[str, int] = {}
+    for entry in made_from.entries:
+        if entry.data:
+            content = repr((entry.content, entry.size, entry.parts))
+            count[content] = count.get(content, 0) + 1
+            names[hashlib.sha256(f"{content} {count[content]}".encode()).hexdigest()] = entry
+    return names
 
 
 def manifest_text(folder: str) -> bytes:
@@ -481,14 +461,8 @@ def manifest_text(folder: str) -> bytes:
         return b""
 
 
-def _is_as_made(there: os.stat_result, entry: Entry, mark: int) -> bool:
-    """Whether nobody has changed a file of a spare tree."""
-    expected = (stat.S_IFREG | entry.mode, entry.size, mark or -1)
-    return (there.st_mode, there.st_size, there.st_mtime_ns) == expected
-
-
 def _mark() -> int:
-    """The time that files of spare trees get, in nanoseconds; 0: there is none.
+    """The time that files of the stock get, in nanoseconds; 0: there is none.
 
     It names the time since this machine was booted, because a crash can leave a file without its data.
     """

@@ -132,7 +132,7 @@ def test_over_with_what_cannot_be_killed() -> None:
     running(0).admit(Over(killed=0, stuck=("12 (x, state D)",)))
 
 
-@pytest.mark.parametrize("message", [Need(), Need(spans=(0, 2)), Taken(size=1), Shipped()], ids=repr)
+@pytest.mark.parametrize("message", [Need(), Need(places=(0, 2)), Taken(size=1), Shipped()], ids=repr)
 def test_what_an_agent_says_of_a_tree(message: Message) -> None:
     """Only where it was offered one, and once: between the beginning and its hello."""
     unasked = AgentProtocol()
@@ -152,10 +152,10 @@ def test_what_an_agent_says_of_a_tree(message: Message) -> None:
         offered.admit(message)
 
 
-@pytest.mark.parametrize("spans", [(0,), (1, 0), (0, 1, 1, 2), (2, 3, 0, 1), (-1, 1)])
-def test_spans_out_of_order(spans: tuple[int, ...]) -> None:
-    with pytest.raises(ProtocolError, match="Need with spans out of order"):
-        from_json(to_json(Need(spans=spans)), ship_messages.FROM_AGENT)
+@pytest.mark.parametrize("places", [(1, 0), (0, 1, 1, 2), (-1, 1)])
+def test_places_out_of_order(places: tuple[int, ...]) -> None:
+    with pytest.raises(ProtocolError, match="Need with places out of order"):
+        from_json(to_json(Need(places=places)), ship_messages.FROM_AGENT)
 
 
 def test_no_such_event() -> None:

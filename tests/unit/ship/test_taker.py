@@ -23,7 +23,7 @@ from bireme.loop import Loop
 from bireme.ship import inside, source
 from bireme.ship.conversation import Need, Wrong
 from bireme.ship.taker import TreeTaker
-from bireme.ship.trees import MANIFEST, NEWEST, SPARE
+from bireme.ship.trees import NEWEST, STOCK
 from tests.unit.control.examples import ASK
 
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
@@ -79,10 +79,10 @@ class Taken:
         self.asked.append(message)
         if isinstance(message, Need):
             pieces = [self.tree.manifest.text]
-            if message.spans:
+            if message.places:
                 buffer = bytearray(1 << 20)
                 pieces = []
-                for size in self.tree.contents(message.spans, memoryview(buffer)):
+                for size in self.tree.contents(message.places, memoryview(buffer)):
                     assert isinstance(size, int), size
                     pieces.append(self._altered(bytes(buffer[:size])))
                 self.sent += b"".join(pieces)
@@ -111,10 +111,13 @@ def trees(project: Path) -> list[Path]:
     return [path.parent for path in (project.parent / "cache/bireme/ship").glob("[!.]*/.lock")]
 
 
-def spares(project: Path) -> list[bytes]:
-    """What the spare files hold."""
-    found = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/**/*")
-    return sorted(path.read_bytes() for path in found if path.is_file() and not path.is_symlink())
+def stock(project: Path) -> dict[bytes, Path]:
+    """The files of the stock, by what they hold."""
+    return {path.read_bytes(): path for path in stock_folder(project).iterdir() if path.is_file()}
+
+
+def stock_folder(project: Path) -> Path:
+    return project.parent / "cache/bireme/ship" / STOCK
 
 
 def content(tree: Path) -> dict[str, bytes | str]:
@@ -208,11 +211,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
-    """Whether it gets the spare tree, or copies what older ones have."""
+    """Whether it gets what is in the stock, or copies of what older ones have."""
     first = Taken(project)
     CHANGES[change](first.path)
     for number in range(3):
-        other = Taken(project, until=(lambda _: len(spares(project)) == 2) if number == 1 else lambda _: True)
+        other = Taken(project, until=(lambda _: len(stock(project)) == 2) if number == 1 else lambda _: True)
         assert content(other.path) == WHOLE and other.path != first.path
         assert all(tree.stat().st_mode & 0o777 == 0o700 for tree in trees(project))
         CHANGES[change](other.path)
@@ -220,15 +223,15 @@ def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
 
 def test_what_is_here_is_not_sent_again(project: Path) -> None:
     Taken(project)
-    assert spares(project) == [b"other data", b"some data"]
-    assert not Taken(project).asked and not spares(project)
-    assert not Taken(project, until=lambda _: len(spares(project)) == 2).asked  # by copies
+    assert {*stock(project)} == {b"other data", b"some data"}
+    assert not Taken(project).asked and not stock(project)
+    assert not Taken(project, until=lambda _: len(stock(project)) == 2).asked  # by copies
     (project / "data.txt").write_text("new data")
     (project / "link").unlink()
     (project / "sub/deep").mkdir()
     (project / "sub/deep/file").write_text("deep")
     changed = Taken(project)
-    assert changed.sent == b"new datadeep" and spares(project) == [b"deep", b"new data"]
+    assert changed.sent == b"new datadeep" and {*stock(project)} == {b"deep", b"new data", b"some data"}
     assert content(changed.path) == {"data.txt": b"new data", "other.txt": b"other data", "sub/deep/file": b"deep"}
 
 
@@ -236,14 +239,13 @@ def test_what_is_here_is_not_sent_again(project: Path) -> None:
 def test_what_is_damaged_is_sent_again(project: Path, booted: bool) -> None:
     """As after a loss of power, which leaves files of the right size, and with their times."""
     first = Taken(project)
-    found = list((project.parent / "cache/bireme/ship").glob(f"{SPARE}*/project/d*"))
-    for path in (first.path / "data.txt", *found):
+    for path in (first.path / "data.txt", stock(project)[b"some data"]):
         when = path.stat().st_mtime_ns
         path.write_bytes(bytes(9) if booted else b"half")
         if booted:
             os.utime(path, ns=(when + 10**9, when + 10**9))
     second = Taken(project)
-    assert len(found) == 1 and content(second.path) == WHOLE and second.sent == b"some data"
+    assert content(second.path) == WHOLE and second.sent == b"some data"
 
 
 def test_a_file_with_holes(project: Path) -> None:
@@ -333,17 +335,17 @@ def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
 FULL = """
 import sys
 from pathlib import Path
-from tests.unit.ship.test_taker import Taken, content, spares
+from tests.unit.ship.test_taker import Taken, content, stock
 project = Path(sys.argv[1])
 taken = Taken(project)
-print(taken.problem, len(spares(project)), taken.problem or content(taken.path) == content(project))
+print(taken.problem, len(stock(project)), taken.problem or content(taken.path) == content(project))
 """
 
 
 @pytest.mark.needs_programs("unshare", "mount")
 @pytest.mark.parametrize("room", ["size=4200k", "size=8240k", "size=20m,nr_inodes=26"])
 def test_room_for_one_tree_only(project: Path, room: str) -> None:
-    """Then there is no spare one."""
+    """Then nothing is left for the next one."""
     (project / "large").write_bytes(random.randbytes(4 << 20))
     for number in range(8):
         (project / f"z{number}").write_text("at the end")
@@ -416,33 +418,32 @@ def test_agents_that_share_a_folder(project: Path) -> None:
     assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
 
 
-def test_what_somebody_adds_to_a_spare_tree(project: Path) -> None:
-    """It is in no tree of a job, wherever it is, whatever it is, and whatever time it has."""
+def test_what_somebody_does_to_the_stock(project: Path) -> None:
+    """It is in no tree of a job, whatever it is; nor is a file that a killed agent has not completed."""
+    (project / "half").write_text("half of it")
     Taken(project)
-    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
-    when = (spare / "project/data.txt").stat().st_mtime_ns
-    for name in ("added", "sub/added", "new/added"):
-        (spare / "project" / name).parent.mkdir(exist_ok=True)
-        (spare / "project" / name).write_text("some data")
-        os.utime(spare / "project" / name, ns=(when, when))
-    (spare / "project/other.txt").unlink()
-    (spare / "project/other.txt").mkdir()
-    (spare / "project/link").unlink()
-    (spare / "project/link").symlink_to("/etc")
+    there = stock(project)
+    when = there[b"some data"].stat().st_mtime_ns
+    (there[b"some data"].parent / "added").write_text("some data")
+    there[b"some data"].unlink()
+    there[b"some data"].mkdir()
+    there[b"other data"].unlink()
+    there[b"other data"].symlink_to("/etc/passwd")
+    os.utime(there[b"other data"], ns=(when, when), follow_symlinks=False)
+    there[b"half of it"].write_bytes(bytes(10))
     second = Taken(project)
-    assert content(second.path) == WHOLE and not second.sent and not (second.path / "new").exists()
+    assert content(second.path) == content(project) and second.sent == b"some data"
     assert sorted(os.listdir(second.path.parent)) == [".lock", ".manifest", "project"]
 
 
-def test_a_spare_tree_of_an_older_project(project: Path) -> None:
+def test_an_older_project(project: Path) -> None:
     """A folder is a file or a link now, a file a folder, or as large as before; the same is neither sent nor copied."""
     for name in ("a", "c", "d"):
         (project / name).mkdir()
         (project / name / "b").write_text("in a folder")
     (project / "b").write_text("a file")
     Taken(project)
-    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
-    same = (spare / "project/other.txt").stat().st_ino
+    same = stock(project)[b"other data"].stat().st_ino
     for name in ("a", "c", "d"):
         shutil.rmtree(project / name)
     (project / "a").write_text("was a folder")
@@ -452,47 +453,53 @@ def test_a_spare_tree_of_an_older_project(project: Path) -> None:
     (project / "b").mkdir()
     (project / "b/c").write_text("was a file")
     (project / "data.txt").write_text("some DATA")
+    (project / "other.txt").rename(project / "moved")
     second = Taken(project)
     assert content(second.path) == content(project) and second.sent == b"was a folderwas a filesome DATA"
-    assert (second.path / "other.txt").stat().st_ino == same
+    assert (second.path / "moved").stat().st_ino == same
 
 
-@pytest.mark.parametrize("text", ["", "x", None])
-def test_a_spare_tree_of_which_nobody_knows_what_it_holds(project: Path, text: str | None) -> None:
-    """Nothing of it is used, though its files have the right names, sizes and times."""
-    Taken(project)
-    (spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
-    (spare / MANIFEST).unlink()
-    if text is not None:
-        (spare / MANIFEST).write_text(text)
-    (project / "data.txt").write_text("some DATA")
-    second = Taken(project)
-    assert not second.problem and content(second.path) == content(project)
+def test_files_of_one_content(project: Path) -> None:
+    """Each tree has files of its own, with the permissions of its own."""
+    (project / "tool").write_text("some data")
+    (project / "tool").chmod(0o755)
+    for number in range(3):
+        taken = Taken(project, until=lambda _: number != 1 or len(os.listdir(stock_folder(project))) == 3)  # noqa: B023
+        assert taken.sent == b"some dataother datasome data" * (not number) and content(taken.path) == content(project)
+        assert os.access(taken.path / "tool", os.X_OK) and not os.access(taken.path / "data.txt", os.X_OK)
+        assert not (taken.path / "tool").samefile(taken.path / "data.txt")
+
+
+def test_what_no_tree_has_leaves_the_stock(project: Path) -> None:
+    for number in range(NEWEST + 1):
+        (project / "data.txt").write_text(f"data {number}")
+        last = number == NEWEST
+        Taken(project, until=(lambda _: b"data 0" not in stock(project)) if last else lambda _: True)
+    assert {*stock(project)} >= {f"data {number}".encode() for number in range(1, NEWEST + 1)}
 
 
 MOUNTED = """
 import subprocess, sys
 from pathlib import Path
-from tests.unit.ship.test_taker import SPARE, Taken, content
-project, what, place = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+from tests.unit.ship.test_taker import Taken, content, stock
+project, what = Path(sys.argv[1]), Path(sys.argv[2])
 Taken(project)
-(spare,) = (project.parent / "cache/bireme/ship").glob(f"{SPARE}*")
-subprocess.run(["mount", "--bind", what, spare / "project" / place], check=True)
+place = stock(project)[b"some data"]
+subprocess.run(["mount", "--bind", what, place if what.is_file() else place.parent], check=True)
 second = Taken(project)
 print(second.problem or content(second.path) == content(project))
 """
 
 
 @pytest.mark.needs_programs("unshare", "mount")
-@pytest.mark.parametrize("place", ["sub", "data.txt"])
-def test_what_is_mounted_in_a_spare_tree(project: Path, place: str) -> None:
-    """Then the spare tree is left alone: nothing there is removed, and the job gets its tree."""
+@pytest.mark.parametrize("what", ["file", "."])
+def test_what_is_mounted_in_the_stock(project: Path, what: str) -> None:
+    """It is left alone, and the job gets its tree."""
     outside = project.parent / "outside"
     outside.mkdir()
     (outside / "file").write_text("DATA some")
-    what = outside if place == "sub" else outside / "file"
     done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", MOUNTED, str(project), str(what), place],
+        ["unshare", "-rm", sys.executable, "-c", MOUNTED, str(project), str(outside / what)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
