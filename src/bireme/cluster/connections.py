@@ -269,7 +269,7 @@ class NodeConnections:
         self.answers.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:
-        from bireme.ship.conversation import Need, Shipped, Wrong
+        from bireme.ship.conversation import Need, Shipped
         from bireme.ship.source import Shipment
 
         self._shipment = shipment = Shipment(
@@ -282,12 +282,14 @@ class NodeConnections:
             self.loss.watch(member)
             shipment.send(member, need)
 
-        def on_shipped(member: AgentHandle, _: Shipped) -> None:
+        def on_shipped(member: AgentHandle, shipped: Shipped) -> None:
+            if shipped.wrong is not None:
+                shipment.wrong(shipped.wrong)
             shipment.forget(member)
             member.protocol.on("shipped")
             self.answers.await_answer(member)
 
-        self.handlers |= {Need: on_need, messages.Taken: shipment.taken, Wrong: shipment.wrong, Shipped: on_shipped}
+        self.handlers |= {Need: on_need, messages.Taken: shipment.taken, Shipped: on_shipped}
 
     def _on_say(self, member: AgentHandle, say: messages.Say) -> None:
         for line in say.text.splitlines():  # a line without the node's name could pass for one of ours

@@ -6,8 +6,8 @@ A tree is sent after an `Ask` with a `TreeOffer`, and before the agent's `Hello`
     runner → agent   the manifest, in pieces
     agent → runner   Need(places)         the contents of these files; not if it has all of them
     runner → agent   the contents, one after the other, in pieces
-    agent → runner   Wrong(place)         this file is not what the manifest says: the job begins again
-    agent → runner   Shipped()            the tree is complete, or cannot be made, which the `Hello` will say
+    agent → runner   Shipped(wrong)       the tree is complete, or cannot be made, which the `Hello` will say; or a file
+                                          is not what the manifest says, and the job begins again
 
 Files come home once nothing of the job is left on the node::
 
@@ -67,21 +67,15 @@ class Need(Message):
         return "" if ascending else "places out of order"
 
 
-class Wrong(Message):
-    """What came as the file at ``place`` of the manifest is another content."""
+class Shipped(Message):
+    """I need nothing more of the tree; what came as the file in a place of the manifest may have been another one."""
 
-    place: int
+    wrong: int | None = None
     of_tree = True
 
     def check(self) -> str:
         """Refuse a negative place."""
-        return "" if self.place >= 0 else "a negative place"
-
-
-class Shipped(Message):
-    """I need nothing more of the tree."""
-
-    of_tree = True
+        return "a negative place" if self.wrong is not None and self.wrong < 0 else ""
 
 
 class Found(Message):
@@ -126,7 +120,7 @@ class Skipped(Message):
     of_fetch = True
 
 
-FROM_AGENT = {cls.__name__: cls for cls in (Need, Taken, Wrong, Shipped, Found, Digests, Skipped)}
+FROM_AGENT = {cls.__name__: cls for cls in (Need, Taken, Shipped, Found, Digests, Skipped)}
 """What an agent may send in addition where the job has a tree or brings files home, by name."""
 
 

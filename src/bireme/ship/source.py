@@ -15,6 +15,7 @@ import subprocess
 import time
 from errno import ELOOP, ENOENT, ENOTDIR
 
+from bireme import drafts
 from bireme.errors import BadInputError, ProtocolError
 from bireme.regular_file import open_regular
 from bireme.resources.ownership import cache_folder, keep, reason_to_pass_over
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from bireme.control.channel import Channel
     from bireme.control.messages import Message, Taken
     from bireme.job import JobSpec
-    from bireme.ship.conversation import Need, Wrong
+    from bireme.ship.conversation import Need
     from bireme.ship.inside import Item
     from bireme.ship.manifest import Entry, Manifest
 
@@ -270,7 +271,7 @@ def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Ent
     """
     found: dict[str, Entry] = {}
     stats: dict[str, os.stat_result] = {}
-    own = {*_outputs()}
+    own = {(there.st_dev, there.st_ino) for there in map(os.fstat, (1, 2))}
     for item in items:
         path, _, _, there = item
         if (there.st_dev, there.st_ino) in own:
@@ -293,16 +294,6 @@ def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Ent
 def _named(paths: Sequence[str]) -> str:
     """The first of these paths, and how many there are, as the subject of a sentence."""
     return f"{listed(map(shown, paths), _NAMED)} {'is' if len(paths) == 1 else 'are'}"
-
-
-def _outputs() -> Iterator[tuple[int, int]]:
-    """The device and inode of the files to which this process writes its output and its messages."""
-    for fd in (1, 2):
-        try:
-            there = os.fstat(fd)
-        except OSError:
-            continue
-        yield there.st_dev, there.st_ino
 
 
 def _refuse_large(root: str, found: Mapping[str, Entry], limit: int) -> None:
@@ -400,14 +391,6 @@ def _load(store: str) -> dict[str, list[Any]]:
         return {}
 
 
-def forget(tree: SourceTree, place: int, environ: Mapping[str, str]) -> None:
-    """Forget the digest of a file that was sent with another content."""
-    store = _store(tree.roots[0], environ)
-    known = _load(store)
-    known.pop(tree.manifest.entries[place].path, None)
-    keep(store, json.dumps(known, separators=(",", ":")).encode())
-
-
 # -- to the agents -------------------------------------------------------------------------------
 
 
@@ -456,13 +439,13 @@ class Shipment:
         if member in self._streams:
             self._streams.pop(member).end()
 
-    def wrong(self, _: Receiver, wrong: Wrong) -> None:
-        """A file was not what the manifest says: forget its digest, and end this try of the job."""
+    def wrong(self, place: int) -> None:
+        """A file was not what the manifest says: forget the digests, and end this try of the job."""
         entries = self._tree.manifest.entries
-        if wrong.place >= len(entries):
+        if place >= len(entries):
             raise ProtocolError("it spoke of a file that is not in the tree")
-        forget(self._tree, wrong.place, os.environ)
-        self._failed(OSError(0, "", entries[wrong.place].path))
+        drafts.remove(_store(self._tree.roots[0], os.environ))
+        self._failed(OSError(0, "", entries[place].path))
 
     def _failed(self, error: OSError) -> bool:
         """End this try: a file has changed, or cannot be read, so that no copy can be what the manifest says."""

@@ -14,7 +14,7 @@ from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.ownership import cache_folder
 from bireme.ship import manifest
-from bireme.ship.conversation import GRANT, PAUSE, STEP, Need, Shipped, Wrong
+from bireme.ship.conversation import GRANT, PAUSE, STEP, Need, Shipped
 from bireme.ship.inside import Incoming
 from bireme.ship.trees import NewTree, Trees, take_lock
 
@@ -60,6 +60,7 @@ class TreeTaker:
         self._granted = loop.now()
         self._has_asked = self._is_over = False
         self._held: HeldTree | None = None
+        self._wrong: int | None = None
 
     def start(self) -> None:
         """Take steps until a piece is needed that has not come, or the loop is to look at something else."""
@@ -112,7 +113,7 @@ class TreeTaker:
             problem = f"cannot make a copy of the tree in {self._folder}: {why}"
         self._is_over = True
         if self._has_asked:
-            self._send(Shipped())
+            self._send(Shipped(wrong=self._wrong))
         self._on_done(ask, problem)
         if trees is not None and self._held is not None:
             self._most = 0.0
@@ -170,7 +171,7 @@ class TreeTaker:
         self._ask_for(Need(places=tuple(places)), sum(entry.data for entry in new.missing.values()))
         for place, name in places.items():
             if not (yield from new.receive(name, self._incoming)):
-                self._send(Wrong(place=place))
+                self._wrong = place
                 path = manifest.shown(new.missing[name].path)
                 raise manifest.ManifestError(f"{path} has changed since the job began")
 

@@ -391,7 +391,9 @@ def test_a_wrong_digest_is_forgotten(place: Path) -> None:
     cache.write_text(json.dumps(known))
     wrong = find(".", 1 << 30)
     assert wrong.manifest != before.manifest
-    source.forget(wrong, paths(wrong).index(name), os.environ)
+    said: list[str] = []
+    source.Shipment(wrong, lambda *_: None, said.append).wrong(paths(wrong).index(name))
+    assert said == [f"{PROGRAMS}/{name} has changed since the job began"]
     assert find(".", 1 << 30).manifest == before.manifest
 
 

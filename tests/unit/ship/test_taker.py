@@ -21,7 +21,7 @@ from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import inside, source
-from bireme.ship.conversation import Need, Wrong
+from bireme.ship.conversation import Need, Shipped
 from bireme.ship.taker import TreeTaker
 from bireme.ship.trees import NEWEST, STOCK
 from tests.unit.control.examples import ASK
@@ -527,10 +527,10 @@ def test_a_store_that_others_can_replace(project: Path) -> None:
 
 
 def test_a_wrong_digest(project: Path) -> None:
-    """The runner is told which file it is, and forgets what it knew of it."""
+    """The runner is told which file it is."""
     taken = Taken(project, altered=lambda data: b"x" * len(data))
     assert taken.problem.endswith("/bireme: data.txt has changed since the job began")
-    assert Wrong(place=0) in taken.asked and not trees(project)
+    assert Shipped(wrong=0) in taken.asked and not trees(project)
 
 
 def test_another_place_is_named_where_that_helps(project: Path) -> None:
