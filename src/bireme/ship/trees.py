@@ -70,11 +70,15 @@ class HeldTree(Value):
 
         Contents are compared, whatever the times say. What was removed does not count, nor does Python's own cache.
         """
-        inner = self.manifest.name
-        entries = {f"{inner}/{entry.path}": entry for entry in self.manifest.entries}
-        folders = {inner, *(f"{inner}/{part}" for entry in entries.values() for part in prefixes(entry.folder))}
+        entries = {entry.path: entry for entry in self.manifest.entries}
+        folders = {part for entry in entries.values() for part in prefixes(entry.folder)}
         found: dict[str, Stamp] = {}
-        top = os.open(self.folder, inside.FOLDER)
+        try:
+            if not {*os.listdir(self.folder)} <= {*OWN, self.manifest.name}:
+                return None
+            top = os.open(self.path, inside.FOLDER)
+        except OSError as error:
+            return found if error.errno == errno.ENOENT else None
         try:
             for item in inside.walk(top, mounts=False):
                 yield
@@ -84,7 +88,7 @@ class HeldTree(Value):
                     if not cached and path not in folders:
                         return None
                     continue
-                own = path in OWN or (cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode))
+                own = cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode)
                 if not own and (entry is None or not (yield from inside.is_same(entry, item))):
                     return None
                 found[path] = stamp_of(there)
@@ -433,11 +437,11 @@ def _remove_unchanged(held: HeldTree) -> Iterator[None]:
     if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
         os.rename(held.folder, held.folder + _OLD)
         held = held.replace(folder=held.folder + _OLD)
-    inner = f"{held.manifest.name}/"
-    below = {path.removeprefix(inner): stamp for path, stamp in known.items() if path.startswith(inner)}
-    yield from inside.remove(held.folder, held.manifest.name, below)
+    yield from inside.remove(held.folder, held.manifest.name, known)
     if not os.path.lexists(held.path):  # else the manifest is still needed
-        yield from inside.remove(*os.path.split(held.folder), known)
+        for name in OWN:
+            drafts.remove(f"{held.folder}/{name}")
+        os.rmdir(held.folder)
 
 
 def names_of(made_from: Manifest) -> dict[str, Entry]:
