@@ -15,7 +15,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 OK = 0
 BAD_INPUT = 2
@@ -89,11 +89,10 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number} {noun if number == 1 else noun + 's'}"
+    """``1 trial``, ``2,000 trials``."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
-def few(names: Sequence[str]) -> str:
-    """The first three names, and the number of the others."""
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+def number_in(text: str) -> int | None:
+    """A whole number of fewer than ten digits, as ``int()`` raises on thousands; ``None``: it is something else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, number_in
 from bireme.job import OWN_NAMES, JobSpec
 from bireme.options.option import missing_value, seconds_of
 from bireme.options.table import OPTIONS, fields
@@ -132,7 +132,7 @@ def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
                 why = f": {row.why}" if row.why else ""
                 raise BadInputError(f"{names.get(option, option)} cannot be used with {other}{why}", hint=row.hint)
     stdin = str(used.get("--stdin", "all"))
-    if stdin not in ("all", "none") and not (stdin.isascii() and stdin.isdecimal()):
+    if stdin not in ("all", "none") and number_in(stdin) is None:
         raise BadInputError(f"must be the number of a rank, all or none, not {stdin!r}", where="--stdin")
     timeout = str(used.get("--hang_timeout", "auto"))
     if timeout not in ("auto", "off") and not seconds_of(timeout, "--hang_timeout"):

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, number_in
 from bireme.job import ACCELERATORS
 from bireme.regular_file import text_of
 from bireme.resources.devices import visible_variables
@@ -252,10 +252,9 @@ def shows_devices(environ: Mapping[str, str]) -> bool:
 
 
 def _number(digits: str, text: str, where: str) -> int:
-    # No real count is longer, and int() raises on thousands of digits.
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
+    if (number := number_in(digits)) is None:
         raise _malformed(text, where)
-    return int(digits)
+    return number
 
 
 def _check_host(name: str, where: str, place: str = "") -> None:

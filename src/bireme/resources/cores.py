@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import BadInputError
+from bireme.errors import BadInputError, number_in
 from bireme.regular_file import listing, text_of
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ def parse_core_list(text: str, allowed: Collection[int] | None = None) -> tuple[
     cores: list[int] = []
     for word in text.split(","):
         first, dash, last = (part.strip() for part in word.partition("-"))
-        low, high = _number(first), _number(last if dash else first)
+        low, high = number_in(first), number_in(last if dash else first)
         if low is None or high is None:
             raise BadInputError(
                 f"{word[:40]!r} is not a core or a range of cores", hint="expected e.g. 0,2-5", where=_LIST
@@ -82,8 +82,8 @@ def physical_cores(allowed: Collection[int], root: str = "/") -> tuple[int, ...]
             continue
         topology = os.path.join(root, f"sys/devices/system/cpu/cpu{core}/topology")
         seen.update(_members(text_of(os.path.join(topology, "thread_siblings_list"))))
-        package = _number(text_of(os.path.join(topology, "physical_package_id"))) or 0
-        number = _number(text_of(os.path.join(topology, "core_id")))
+        package = number_in(text_of(os.path.join(topology, "physical_package_id"))) or 0
+        number = number_in(text_of(os.path.join(topology, "core_id")))
         found.append((package, node_of.get(core, 0), core if number is None else number, core))
     return tuple(core for *_, core in sorted(found))
 
@@ -100,17 +100,12 @@ def split_cores(cores: tuple[int, ...], ranks: int, *, where: str = _BIND) -> tu
     return tuple(cores[rank * each : (rank + 1) * each] for rank in range(ranks))
 
 
-def _number(text: str) -> int | None:
-    # No core number is longer, and int() raises on thousands of digits.
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-
-
 def _members(text: str) -> list[int]:
     """The numbers of a list as the kernel writes it: ``0,64`` or ``0-3,8``."""
     members: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
-        low, high = _number(first), _number(last if dash else first)
+        low, high = number_in(first), number_in(last if dash else first)
         if low is not None and high is not None:
             members.extend(range(low, high + 1))
     return members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme.errors import number_in
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ def find_task(environ: Mapping[str, str]) -> LauncherTask:
     """Find the task that this process is. A batch script, and a shell of ``srun --pty``, counts as a single task."""
     for program, mark, tasks, number in _STARTERS:
         if mark in environ and (program != "srun" or _ONE_TERMINAL not in environ):
-            numbers = [environ.get(name, "") for name in (tasks, number)]
-            if all(text.isascii() and text.isdecimal() and len(text) < 10 for text in numbers):
-                return LauncherTask(program, *map(int, numbers))
+            count, place = (number_in(environ.get(name, "")) for name in (tasks, number))
+            if count is not None and place is not None:
+                return LauncherTask(program, count, place)
     return LauncherTask()

@@ -14,7 +14,7 @@ from collections import Counter, deque
 
 from bireme import drafts
 from bireme.control.messages import Fetch, Taken, Want
-from bireme.errors import BiremeError, ProtocolError
+from bireme.errors import BiremeError, ProtocolError, counted
 from bireme.resources.pool import listed
 from bireme.ship import inside
 from bireme.ship.conversation import GRANT, MOST, WINDOW
@@ -259,7 +259,7 @@ class Fetching:
         if node.gone or self._phase == "over":
             return
         node.gone = True
-        left = f"; {_files(len(node.coming))} missing" if node.coming else ""
+        left = f"; {counted(len(node.coming), 'file')} missing" if node.coming else ""
         self._problems.append(f"{agent.name}: {why}{left}")
         node.drop()
         node.coming.clear()
@@ -273,7 +273,7 @@ class Fetching:
         """End now, with what has come."""
         if self._phase != "over":
             left = sum(len(node.coming) for node in self._nodes.values())
-            self._problems.append(f"stopped{f'; {_files(left)} missing' if left else ''}")
+            self._problems.append(f"stopped; {counted(left, 'file')} missing" if left else "stopped")
             self._end()
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ class Fetching:
         size = sum(size for _, size in coming)
         if size > WINDOW:
             names = listed(dict.fromkeys(name for name, _ in coming), 4)
-            self._say("info", f"fetching {_files(len(coming))}, {as_text(size)} from {names}")
+            self._say("info", f"fetching {counted(len(coming), 'file')}, {as_text(size)} from {names}")
         self._next()
 
     def _choose_place(self, node: _Node, place: int, file: Entry, path: str, differ: bool) -> None:
@@ -453,15 +453,14 @@ class Fetching:
 
     def _end(self) -> None:
         self.close()
-        here = f"; {_files(self._here)} here already" if self._here else ""
+        here = f"; {counted(self._here, 'file')} here already" if self._here else ""
         names = [agent.name for agent in self._nodes]
         if self._came:
             size = as_text(sum(each.file.size for _, each in self._came))
             from_ = listed((name for name in names if name in {each for each, _ in self._came}), 4)
             older = f"; {self._replaced} replaced older ones" if self._replaced else ""
-            came = (
-                f"fetched {_files(len(self._came))}, {size} from {from_} to {_folders(each for _, each in self._came)}"
-            )
+            to = _folders(each for _, each in self._came)
+            came = f"fetched {counted(len(self._came), 'file')}, {size} from {from_} to {to}"
             self._say("info", came + older + here)
         elif self._here:
             self._say("info", f"fetched nothing{here}")
@@ -498,7 +497,3 @@ def _folders(coming: Iterable[Coming]) -> str:
         found.setdefault(each.base, []).append(os.path.dirname(each.path) or ".")
     places = (os.path.normpath(os.path.join(base, os.path.commonpath(below))) for base, below in found.items())
     return listed((place if place.startswith(("/", ".")) else f"./{place}" for place in places), 4)
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"

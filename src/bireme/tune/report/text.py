@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bireme.errors import counted, few
+from bireme.errors import counted
+from bireme.resources import pool
 from bireme.result.report import duration
 from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report.view import MEASURED, OUT_OF_MEMORY, PHASES, Finalist, StudyClock, StudyView, TrialView
@@ -249,7 +250,9 @@ def summary(study: StudyView, head: str = "") -> str:
         if trial.cause not in (MEASURED, "pruned", OUT_OF_MEMORY):
             reasons.setdefault(f"{trial.cause}: {trial.reason}", []).append(trial.name)
     if reasons:
-        parts.append(listed("What failed:", (f"{few(names)}: {reason}" for reason, names in reasons.items())))
+        parts.append(
+            listed("What failed:", (f"{pool.listed(names, 3)}: {reason}" for reason, names in reasons.items()))
+        )
     if study.skipped:
         parts.append(listed("What was not tried:", study.skipped))
     if study.given_up:

@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, get_args
 
-from bireme.errors import BadInputError, counted, few
+from bireme.errors import BadInputError, counted
 from bireme.regular_file import read_regular
+from bireme.resources.pool import listed
 from bireme.tune.define.declarations import choice, fill
 from bireme.tune.metrics.metric import Measure, parse
 from bireme.tune.space.points import Points
@@ -121,7 +122,7 @@ def resume(journal: Journal, successor: Successor) -> tuple[StudyRecords, tuple[
         journal.append(record)
         known.take(record)
     known.keep(keeps)
-    notes += [f"not taken over, because {reason}: {few(names)}" for reason, names in left.items()]
+    notes += [f"not taken over, because {reason}: {listed(names, 3)}" for reason, names in left.items()]
     if failed := sum(end["ending"]["cause"] == "failed" for end in known.ends.values()):
         notes.append(f"{failed} of them failed and are not run again; remove {successor.folder} to start afresh")
     return known, tuple(notes) if count else ()
