@@ -142,6 +142,7 @@ class JobSpec(Value):
         hang_timeout: a duration without output, after which it is looked whether the job hangs; ``auto``: it is found
             out; ``off``: never.
         on_hang: what is done with a job that hangs: ``report``, ``stop``, or ``restart``, which stops this attempt.
+        events: the file to which it is written what happens, as lines of JSON; "": none.
         stacks: whether the stacks of ranks are taken that do not end: ``auto`` or ``never``.
         torchrun_args: options that only PyTorch's agent gets, if that agent starts the ranks.
     """
@@ -206,6 +207,7 @@ class JobSpec(Value):
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    events: str = ""
     stacks: str = "auto"
     hang_timeout: str = "auto"
     on_hang: str = "report"

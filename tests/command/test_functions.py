@@ -240,6 +240,24 @@ launch(task)
     process.wait()  # and `stage` waits until nothing is left
 
 
+def test_what_happens_to_a_job(tmp_path: Path) -> None:
+    lines = program(
+        """
+import asyncio
+print(*(event["event"] for event in start(os.getpid, ranks=1).events()))
+open("script.py", "w").write("import os; print(len(os.listdir('/proc/self/fd')))")
+async def main():
+    job = start("script.py", ranks=1, output="raw")
+    print(*[event["event"] async for event in job])
+asyncio.run(main())
+""",
+        cwd=tmp_path,
+    )
+    assert lines[0] == "planned up down finished"
+    assert "4" in lines[1:]  # 0, 1, 2, and that of the folder: the ranks inherit nothing of it
+    assert "planned up first output down finished" in lines[1:]
+
+
 # -- ranks that stay ------------------------------------------------------------------------------------
 
 

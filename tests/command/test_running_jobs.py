@@ -148,6 +148,25 @@ def test_others_neither_see_nor_stop_a_job(job: subprocess.Popen[bytes]) -> None
     assert job.poll() is None
 
 
+def test_events(stage: Stage, script, tmp_path: Path) -> None:
+    words = ("run", *WORDS, name_of(tmp_path), "--events", tmp_path / "events")
+    program = script("import os, time\nif os.environ['RANK'] == '1':\n    print(1); os._exit(3)\ntime.sleep(1000)\n")
+    stage.run(*words, program, code=3)
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "planned" and kinds[-1] == "finished" and kinds.count("up") == kinds.count("down") == 2
+    assert [event["rank"] for event in events if event["event"] == "first output"] == [1]
+    downs = [event for event in events if event["event"] == "down"]
+    assert (downs[0]["rank"], downs[0]["code"], downs[0]["stopped"]) == (1, 3, False)
+    assert (events[-1]["code"], events[-1]["cause"]) == (3, "rank failed")
+    assert all(event["v"] == 1 for event in events)
+
+
+def test_events_that_cannot_be_written(stage: Stage, script) -> None:
+    done = stage.run("run", "--events", "/dev/null/x", script(""), code=2)
+    assert "bireme: --events: cannot write /dev/null/x" in done.stderr
+
+
 # -- without a terminal ----------------------------------------------------------------------------------
 
 
@@ -156,7 +175,7 @@ def detached(stage: Stage, tmp_path: Path):
     """Run ``bireme run --detach``; what it has printed."""
     environ = clean_environ(XDG_STATE_HOME=str(tmp_path / "state"))
 
-    def run(*words: object, code: int = 0) -> str:
+    def run(*words: object, code: int | None = 0) -> str:
         done = stage.run("run", "--detach", *WORDS, name_of(tmp_path), *map(str, words), code=code, env=environ)
         return done.stdout.strip() or done.stderr
 
@@ -183,8 +202,11 @@ def test_a_detached_job_that_cannot_begin(detached, tmp_path: Path) -> None:
     assert "bireme: no such script: nosuch.py" in detached("nosuch.py", code=2)
 
 
-def test_a_detached_job_that_ends_at_once(detached, script) -> None:
-    assert "failed first: exit code 3" in detached(script("raise SystemExit(3)"), code=3)
+def test_a_detached_job_that_ends_at_once(detached, script, tmp_path: Path) -> None:
+    """The command says so if it sees it; the log in any case."""
+    detached(script("raise SystemExit(3)"), code=None)
+    folder = tmp_path / "state" / "bireme"
+    wait_for(lambda: "failed first: exit code 3" in "".join(map(Path.read_text, folder.glob("*.log"))), "the report")
 
 
 def test_old_logs_are_removed(detached, script, tmp_path: Path) -> None:
@@ -194,6 +216,6 @@ def test_old_logs_are_removed(detached, script, tmp_path: Path) -> None:
     for number in range(105):
         (folder / f"{number}.log").write_text("")
         os.utime(folder / f"{number}.log", (1, 1) if number < 3 else None)
-    detached(script("raise SystemExit(3)"), code=3)
+    detached(script(""), code=None)
     assert {f"{number}.log" for number in range(3)}.isdisjoint(os.listdir(folder))
     assert len(os.listdir(folder)) <= 101

@@ -24,6 +24,9 @@ OUTCOME = 0xFFFFFFFF
 """Stands in the place of the rank: the outcome of the job follows as JSON."""
 
 
+_PASSED = "/proc/self/fd/"
+
+
 def command() -> NoReturn:
     """Run the job of which the caller sends the description."""
     import json
@@ -31,6 +34,8 @@ def command() -> NoReturn:
     text = _read(HEAD.unpack(_read(HEAD.size))[1])
     spec = build(JobSpec, json.loads(text))
     os.set_blocking(0, False)
+    if spec.events.startswith(_PASSED):  # the ranks do not inherit it
+        os.set_inheritable(int(spec.events.removeprefix(_PASSED)), False)
     try:
         outcome = placement.launch(spec)
         said: dict[str, Any] = {"outcome": outcome.as_dict()}

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from bireme import errors, isolated
@@ -72,7 +72,12 @@ class Job:
         self._callbacks: list[Callable[[Job], object]] = []
         self._lock = threading.Lock()
         self._writes = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+        self._news = threading.Condition()
         self._socket, theirs = socket.socketpair()
+        heard, told = os.pipe()
+        if not spec.events:
+            spec = spec.replace(events=f"/proc/self/fd/{told}")
         _open.add(self._socket)
         out, err = _Destination(stdout, "stdout"), _Destination(stderr, "stderr")
         try:
@@ -82,16 +87,22 @@ class Job:
                     stdin=theirs.fileno(),
                     stdout=out.target,
                     stderr=err.target,
+                    pass_fds=(told,),
                     start_new_session=True,  # signals of the terminal are for the caller alone
                 )
         except OSError as error:
             self._socket.close()
+            os.close(heard)
             raise BiremeError(f"cannot start a process: {error.strerror}") from None
+        finally:
+            os.close(told)
         self._followers = [
             each.follow(pipe, self._fail)
             for each, pipe in zip((out, err), (self._process.stdout, self._process.stderr), strict=True)
             if pipe is not None
         ]
+        self._hearing = threading.Thread(target=self._hear_events, args=(heard,), name="bireme-events", daemon=True)
+        self._hearing.start()
         text = json.dumps(spec.as_dict()).encode()
         self.send(HEAD.pack(0, len(text)), text)
         self.thread = threading.Thread(target=self._listen, name=f"bireme-job-{self._process.pid}", daemon=True)
@@ -142,6 +153,27 @@ class Job:
                 return
         callback(self)
 
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What happens to the job, from its start to its end (``docs/jobs.md`` lists the events)."""
+        place = 0
+        while True:
+            with self._news:
+                while place == len(self._events) and not self._ended.is_set():
+                    self._news.wait()
+                news = self._events[place:]
+            yield from news
+            place += len(news)
+            if not news and self._ended.is_set():
+                return
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        """In asyncio: the events."""
+        import asyncio
+
+        loop, events = asyncio.get_running_loop(), self.events()
+        while (event := await loop.run_in_executor(None, lambda: next(events, None))) is not None:
+            yield event
+
     def __enter__(self) -> Job:
         return self
 
@@ -171,6 +203,13 @@ class Job:
 
     # -- the process ---------------------------------------------------------------------------------
 
+    def _hear_events(self, heard: int) -> None:
+        with open(heard, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                with self._news:
+                    self._events.append(json.loads(line))
+                    self._news.notify_all()
+
     def send(self, *parts: bytes) -> None:
         """Send something to the process, and so to the ranks of functions."""
         with self._writes:
@@ -196,13 +235,14 @@ class Job:
         except OSError:
             pass
         code = self._process.wait()
-        for each in self._followers:
+        for each in (*self._followers, self._hearing):
             each.join()
         if self._outcome is None and self._error is None:
             self._error = BiremeError(f"the process of the job was ended (exit code {code})")
         self._socket.close()
-        with self._lock:
+        with self._lock, self._news:
             self._ended.set()
+            self._news.notify_all()
         for callback in self._callbacks:
             callback(self)
 

@@ -396,6 +396,8 @@ GROUPS: Groups = {
         Option("word", "--log_dir DIR", "also write each rank's output to a file in DIR, on this machine", common=True,
             shared=False),
         Option("word", "--report FILE", "write the result of the job to FILE, as JSON", common=True, shared=False),
+        Option("word", "--events FILE", "write what happens to the job to FILE, as lines of JSON", RANKS, default="",
+            shared=False),
         Option("choice", "--log_level LEVEL", "verbosity of Bireme's own messages", RANKS, default="info",
             choices=("debug", "info", "warning", "error", "critical")),
         Option("flag", "--quiet -q", "same as --log_level error", RANKS, field="log_level", sets="error", common=True),

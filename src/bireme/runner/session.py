@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bireme.result.stacks import RankStack
     from bireme.runner.control_socket import ControlSocket
     from bireme.runner.crew import Crew
+    from bireme.runner.event_log import EventLog
     from bireme.runner.hang_watch import HangWatch
 
 
@@ -153,6 +154,12 @@ class Session:
         self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
         self._patience: Timer | None = None  # with nodes that are asked for them
         self._hang_watch: HangWatch | None = None
+        self._heard: set[int] = set()  # ranks that have written something
+        self._events: EventLog | None = None
+        if spec.events:
+            from bireme.runner import event_log
+
+            self._events = event_log.EventLog(spec.events, lambda text: self.console.say("error", text))
         self.on_drain: Callable[[dict[str, Any]], dict[str, object]] | None = None
         self._own_socket: ControlSocket | None = None
         self._socket: ControlSocket | None = None
@@ -183,7 +190,9 @@ class Session:
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGCHLD))
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
-        return self.outcome()
+        outcome = self.outcome()
+        self._note("finished", code=outcome.exit_code, cause=outcome.cause, seconds=round(outcome.seconds, 3))
+        return outcome
 
     # -- events of the crew ---------------------------------------------------------------------
 
@@ -218,6 +227,8 @@ class Session:
         style = Style(self.spec.output, self.spec.timestamps, plan.world_size, self.spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
+        hosts = [node.host for node in plan.nodes]
+        self._note("planned", nodes=hosts, ranks=plan.world_size, accelerator=plan.accelerator)
         if self.spec.hang_timeout != "off":
             self.loop.after(_HANG_TICK, self._watch_hangs)
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
@@ -234,10 +245,13 @@ class Session:
 
     def up(self, rank: int, pid: int) -> None:
         """Note that a rank was started."""
+        self._note("up", rank=rank, pid=pid)
         self.console.say("debug", f"rank {rank} is pid {pid}")
 
     def down(self, end: RankEnd, when: float) -> None:
         """Note that a rank has ended, at ``when`` on our clock; stop the job if it failed."""
+        facts = {name: getattr(end, name) for name in ("rank", "host", "code", "by_signal", "stopped")}
+        self._note("down", **facts, seconds=round(end.seconds, 3))
         self.console.say("debug", f"rank {end.rank} ended with exit code {end.code}")
         if end.code == OK and self._first_done is None:
             self._first_done = self.loop.now()
@@ -247,6 +261,7 @@ class Session:
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
         """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
+            self._note("stopping", cause=cause, note=note, hosts=list(hosts))
             if cause == "time limit" and self.spec.stacks != "never":
                 self.look(lambda _: self.crew.stop(signal.SIGTERM))
             else:
@@ -296,6 +311,7 @@ class Session:
 
         hosts, folder = self.where()
         note, stacks = hang_text(quiet, look, hosts, folder)
+        self._note("hang", seconds=quiet, stacks=stacks)
         if self.spec.on_hang != "report":
             self.trouble("hang", note, self.loop.now())
             return
@@ -326,6 +342,9 @@ class Session:
             assert self._output is not None
             self._output.feed(rank, number, data)
             self._talked = True
+            if self._events is not None and rank not in self._heard:
+                self._heard.add(rank)
+                self._note("first output", rank=rank)
             before = self._last[1] if self._last is not None and self._last[0] == rank else b""
             self._last = rank, (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
         if self._is_full:
@@ -377,6 +396,11 @@ class Session:
         self.trouble("reader gone", "", self.loop.now())
 
     # -- the end ---------------------------------------------------------------------------------
+
+    def _note(self, event: str, **fields: object) -> None:
+        """Write an event, if somebody wants to know."""
+        if self._events is not None:
+            self._events.write(event, **fields)
 
     def outcome(self) -> Outcome:
         """How the job has ended, once its ranks have."""
@@ -435,6 +459,8 @@ class Session:
         self.console.close()
         if self._answers is not None:
             self._answers.close()
+        if self._events is not None:
+            self._events.close()
         if self._socket is not None:
             self._socket.rest()
         if self._own_socket is not None:
