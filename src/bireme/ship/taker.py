@@ -61,6 +61,7 @@ class TreeTaker:
         self._has_asked = self._is_over = False
         self._held: HeldTree | None = None
         self._wrong: int | None = None
+        self._trees: Trees | None = None
 
     def start(self) -> None:
         """Take steps until a piece is needed that has not come, or the loop is to look at something else."""
@@ -96,14 +97,16 @@ class TreeTaker:
     def close(self) -> None:
         """Remove what is not complete."""
         self._steps.close()
+        if self._trees is not None:
+            self._trees.stock.close()
 
     # -- steps: each yields the seconds to wait, if any ---------------------------------------------
 
     def _get(self) -> Generator[float | None, None, None]:
         """Get the tree, answer, and tidy up while the ranks run."""
-        problem, trees = "", None
+        problem = ""
         try:
-            trees = Trees(self._folder)
+            trees = self._trees = Trees(self._folder)
             self._held = yield from self._find_or_make(trees)
             ask = self._moved_ask()
         except (OSError, BiremeError) as error:
@@ -115,7 +118,7 @@ class TreeTaker:
         if self._has_asked:
             self._send(Shipped(wrong=self._wrong))
         self._on_done(ask, problem)
-        if trees is not None and self._held is not None:
+        if self._held is not None:
             self._most = 0.0
             yield _CLEAN_AFTER
             try:

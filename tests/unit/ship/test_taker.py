@@ -343,7 +343,9 @@ print(taken.problem, len(stock(project)), taken.problem or content(taken.path) =
 
 
 @pytest.mark.needs_programs("unshare", "mount")
-@pytest.mark.parametrize("room", ["size=4200k", "size=8240k", "size=20m,nr_inodes=26"])
+@pytest.mark.parametrize(
+    "room", ["size=4200k", "size=8236k", "size=8240k", "size=20m,nr_inodes=26", "size=20m,nr_inodes=27"]
+)
 def test_room_for_one_tree_only(project: Path, room: str) -> None:
     """Then nothing is left for the next one."""
     (project / "large").write_bytes(random.randbytes(4 << 20))
