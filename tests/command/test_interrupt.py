@@ -82,8 +82,11 @@ def interrupted(stage, script, tmp_path, signum, times):
         assert b"Traceback" not in err, case
         left = stage.left(within=30 if signum == signal.SIGKILL else 0)
         assert not left, f"{case} {left}"
-        assert os.listdir(tmp) == [], case
+        if signum != signal.SIGKILL:  # between making its folder and forking, nobody is left to remove it
+            assert os.listdir(tmp) == [], case
         assert not Path(f"/tmp/{process.pid}.deepspeed").exists(), case
+    start_time(stage, script("", "empty.py"), env)
+    assert os.listdir(tmp) == []  # the next job removes what one that was killed has left
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ ALWAYS = ("tests/test_layers.py", "tests/test_keywords.py", "tests/test_docs.py"
 WHOLE = {
     "backends": ("unit/backends/test_commands.py", "unit/backends/test_launcher_contract.py"),
     "cluster": ("unit/cluster/test_agent_protocol.py", "cluster/test_world.py", "cluster/test_manners.py"),
-    "elastic": ("unit/launch/test_elastic_job.py", "command/test_elastic_here.py"),
+    "elastic": ("unit/launching/test_elastic_job.py", "command/test_elastic_here.py"),
     "tune": ("command/tune/test_command.py", "golden/test_golden.py"),
     "": (
         "command/test_arguments.py",

@@ -188,7 +188,7 @@ def _state(pid: int, before: tuple[float, float]) -> str:
     """What the kernel says of a process: asleep, running, stopped, and where in the kernel it sleeps."""
     stat = kernel.stat_of(pid)
     if stat is None:
-        return "ended"
+        return ""  # it has just ended
     words = _STATES.get(stat[1], stat[1])
     if stat[1] in "SD":
         try:

@@ -178,8 +178,11 @@ def _archive(first: WorkerStart) -> bytes:
 
 
 def _source() -> str:
-    loader = template.__loader__
-    return str(loader.get_source(template.__name__))  # type: ignore[union-attr]
+    get_source = getattr(template.__loader__, "get_source", None)
+    if get_source is not None:
+        return str(get_source(template.__name__))
+    with open(template.__file__, encoding="utf-8") as file:  # pytest imports it in a way of its own
+        return file.read()
 
 
 def _is_program(path: str) -> bool:
