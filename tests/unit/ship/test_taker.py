@@ -205,6 +205,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "removed": lambda tree: (tree / "data.txt").unlink(),
     "another link": lambda tree: ((tree / "link").unlink(), (tree / "link").symlink_to("/etc/passwd")),
     "a folder as a link": lambda tree: ((tree / "sub").rmdir(), (tree / "sub").symlink_to("/etc")),
+    "beside": lambda tree: (tree.parent / "result").write_text("x"),
+    "a link as the tree": lambda tree: (shutil.rmtree(tree), tree.symlink_to("/etc")),
     "all": lambda tree: shutil.rmtree(tree),
 }
 
@@ -221,7 +223,10 @@ def test_nothing_of_one_job_reaches_another(project: Path, change: str) -> None:
         CHANGES[change](other.path)
 
 
-def test_what_is_here_is_not_sent_again(project: Path) -> None:
+@pytest.mark.parametrize("copies", ["by the kernel", "by hand"])
+def test_what_is_here_is_not_sent_again(project: Path, copies: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if copies == "by hand":  # as where the system cannot
+        monkeypatch.delattr(os, "copy_file_range", raising=False)
     Taken(project)
     assert {*stock(project)} == {b"other data", b"some data"}
     assert not Taken(project).asked and not stock(project)
