@@ -14,9 +14,6 @@ import _socket
 import os
 import time
 
-from bireme import jsontext
-from bireme.resources.ownership import peer_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
@@ -50,6 +47,8 @@ class Client:
     def answer(self, answer: dict[str, Any]) -> None:
         """Send the answer, and end the connection."""
         self._is_last = True
+        from bireme import jsontext
+
         self.send(jsontext.dumps(answer).encode())
 
     def send(self, data: bytes) -> None:
@@ -129,6 +128,8 @@ class ControlSocket:
             connection = _socket.socket(fileno=accepted)
         except OSError:
             return
+        from bireme.resources.ownership import peer_of  # only for clients, as most jobs have none
+
         if peer_of(connection)[1] not in (0, os.geteuid()) or len(self._clients) >= _MOST_CLIENTS:
             connection.close()
             return
@@ -144,6 +145,8 @@ class ControlSocket:
         client: Client,
         on_request: Callable[[dict[str, Any], Client], dict[str, Any] | None],
     ) -> None:
+        from bireme import jsontext
+
         loop.unwatch(connection.fileno())
         try:
             request = jsontext.loads(connection.recv(_MOST_BYTES))
@@ -181,6 +184,8 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
         OSError: it does not answer.
         ValueError: its answer is not valid.
     """
+    from bireme import jsontext
+
     with connect(pid) as client:
         client.settimeout(_PATIENCE)
         client.send(jsontext.dumps(request).encode())
@@ -223,6 +228,8 @@ def connect(pid: int) -> socket.socket:
 def _reach(pid: int) -> tuple[list[tuple[socket.socket, int]], bool]:
     """Connect to the runners that may be meant; return the connections with their pids, and whether one was busy."""
     import socket  # only for clients: it takes a while to import
+
+    from bireme.resources.ownership import peer_of
 
     reached: list[tuple[socket.socket, int]] = []
     busy = False

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
     from bireme.result.stacks import RankStack
-    from bireme.runner.control_socket import ControlSocket
+    from bireme.runner.control_socket import Client, ControlSocket
     from bireme.runner.crew import Crew
     from bireme.runner.event_log import EventLog
     from bireme.runner.hang_watch import HangWatch
+    from bireme.runner.job_requests import JobRequests
 
 
 _REST_ON_TERMINAL = 0.1
@@ -162,6 +163,7 @@ class Session:
             self._events = event_log.EventLog(spec.events, lambda text: self.console.say("error", text))
         self.on_drain: Callable[[dict[str, Any]], dict[str, object]] | None = None
         self._own_socket: ControlSocket | None = None
+        self._requests: JobRequests | None = None
         self._socket: ControlSocket | None = None
         self._last: tuple[int, bytes] | None = None  # a rank, and the end of what it has written
         self._talked = False  # whether a rank has written something since it was last looked
@@ -200,14 +202,21 @@ class Session:
         """Take requests of other commands; ``theirs``: the socket of an elastic job, which outlives this session."""
         if self._socket is not None or self.spec.answers:  # jobs of functions are their caller's
             return
-        from bireme.runner import control_socket, detached, job_requests  # no rank has waited for it
+        from bireme.runner import control_socket, detached  # no rank has waited for it
 
         if theirs is None:
             self._own_socket = control_socket.ControlSocket()
         self._socket = theirs or self._own_socket
         assert self._socket is not None
-        self._socket.listen(self.loop, job_requests.JobRequests(self).answer)
+        self._socket.listen(self.loop, self._answer)
         detached.announce()
+
+    def _answer(self, request: dict[str, Any], client: Client) -> dict[str, Any] | None:
+        if self._requests is None:
+            from bireme.runner import job_requests  # few jobs are asked, and all would hold it
+
+            self._requests = job_requests.JobRequests(self)
+        return self._requests.answer(request, client)
 
     @property
     def seconds(self) -> float:
