@@ -23,7 +23,7 @@ from bireme.loop import Loop
 from bireme.runner.control_socket import ControlSocket
 loop = Loop()
 door = ControlSocket()
-door.listen(loop, lambda request, _: {"said": f"{request['node']} of {os.getuid()}" + eval(sys.argv[1])})
+door.listen(loop, lambda request, _: {"said": f"{request.get('node')} of {os.getuid()}" + eval(sys.argv[1])})
 loop.watch(0, loop.stop)
 print("ready", flush=True)
 loop.run()
