@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Stage, read_lines
+from tests.conftest import TIMES, Stage, read_lines
 from tests.kit import needs
 
 pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
@@ -38,22 +38,22 @@ if os.environ["RANK"] == "0":
 while True:
     time.sleep(9)
 """
-HANGS = {
-    "sleep": "time.sleep(1000)",
+HANGS = {  # make test BIREME_TEST_TIMES=9 runs all of them
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "spinning": "exec('while True: pass')",
+    "frozen": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "child": "subprocess.run(['sleep', '1000'])",
+    "sleep": "time.sleep(1000)",
     "full-pipe": "write = os.pipe()[1]; os.write(write, bytes(1 << 20))",
     "empty-pipe": "os.read(os.pipe()[0], 1)",
-    "spinning": "exec('while True: pass')",
-    "child": "subprocess.run(['sleep', '1000'])",
     "socket": "import socket; pair = socket.socketpair(); pair[0].recv(1)",
-    "frozen": "os.kill(os.getpid(), signal.SIGSTOP)",
     "native": "import ctypes; ctypes.CDLL(None).pause()",
 }
 WORDS = ("run", "--accelerator", "cpu", "--num_gpus", "3")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", HANGS)
+@pytest.mark.parametrize("kind", list(HANGS)[:TIMES])
 def test_the_odd_rank_and_its_line_are_named(stage: Stage, script, kind: str) -> None:
     program = script(DEAF)
     done = stage.run(*WORDS, "--grace", "5", program, code=3)
@@ -121,7 +121,7 @@ time.sleep(2)  # until it is seen that it has written something
 
 
 def test_a_hang_is_reported_once_and_the_job_goes_on(stage: Stage, script) -> None:
-    done = stage.run(*WORDS, "--hang_timeout", "2", script(QUIET.format(seconds=9)), code=0)
+    done = stage.run(*WORDS, "--hang_timeout", "2", script(QUIET.format(seconds=7)), code=0)
     assert done.stderr.count("the job seems to hang: nothing was written for ") == 1
     said = done.stderr.partition("and no rank moves\n")[2].splitlines()
     assert said[0].startswith("bireme:   rank 1     program.py:10 read_batch ← program.py:6 step ← program.py:13")
@@ -149,13 +149,13 @@ def test_a_hang_is_a_failure_after_which_a_job_is_restarted(stage: Stage, script
 WORKS = """
 import os, time
 if os.environ["RANK"] != "0":
-    time.sleep(6)
-for number in range(60):
+    time.sleep(4.5)
+for number in range(45):
     exec(f"def f{number}(): time.sleep(0.1)\\nf{number}()")
 """
 READS = """
 import time
-end = time.time() + 6
+end = time.time() + 4.5
 while time.time() < end:
     open("/dev/zero", "rb").read(1 << 20)
     time.sleep(0.05)
