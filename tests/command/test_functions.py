@@ -164,6 +164,18 @@ print(len(result), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert lines == [f"{size} True"]
 
 
+def test_the_typed_keywords_are_the_fields_of_a_job() -> None:
+    """An editor offers what `JobSpec` takes."""
+    from bireme.calls.job_fields import JobFields
+    from bireme.job import JobSpec
+
+    fields = JobFields.__annotations__
+    assert list(fields) == [name for name in JobSpec._fields if name != "program"]
+    for name, hint in JobSpec.__annotations__.items():
+        if name not in ("program", "ship") and not hint.startswith("tuple"):
+            assert fields[name].__forward_arg__ == hint
+
+
 # -- jobs as objects ------------------------------------------------------------------------------------
 
 

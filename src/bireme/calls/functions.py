@@ -8,8 +8,8 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from bireme.calls import rank_side
 from bireme.calls.running_job import Job, Stream
@@ -22,6 +22,9 @@ from bireme.signal_numbers import SIGINT
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from typing_extensions import Unpack
+
+    from bireme.calls.job_fields import JobFields
     from bireme.result.outcome import Outcome
 
 _NOT_WITH_FUNCTIONS = ("elastic", "restarts", "by_hand", "native_ranks", "stdin", "preload", "rendezvous")
@@ -133,7 +136,11 @@ class FunctionJob(Job):
 
 
 def launch(
-    function: Callable[..., Any], *args: Any, stdout: Stream = None, stderr: Stream = None, **fields: Any
+    function: Callable[..., Any],
+    *args: Any,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    **fields: Unpack[JobFields],
 ) -> Results:
     """Run ``function(*args)`` on every rank of a job, and wait for its end.
 
@@ -164,7 +171,27 @@ def launch(
     return job.results()
 
 
-def start(what: Any, *args: Any, stdout: Stream = None, stderr: Stream = None, **fields: Any) -> Any:
+@overload
+def start(
+    what: Callable[..., Any],
+    *args: Any,
+    stdout: Stream = ...,
+    stderr: Stream = ...,
+    **fields: Unpack[JobFields],
+) -> FunctionJob: ...
+
+
+@overload
+def start(
+    what: str | os.PathLike[str] | Program | JobSpec,
+    *args: object,
+    stdout: Stream = ...,
+    stderr: Stream = ...,
+    **fields: Unpack[JobFields],
+) -> Job: ...
+
+
+def start(what: Any, *args: Any, stdout: Stream = None, stderr: Stream = None, **fields: Unpack[JobFields]) -> Any:
     """Start a job and return at once, from any thread; many may run at the same time.
 
     Args:
@@ -203,7 +230,7 @@ def stop_by_hand(job: Job) -> None:
 # -- what travels ----------------------------------------------------------------------------------------
 
 
-def described(fields: dict[str, Any]) -> dict[str, Any]:
+def described(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `JobSpec`, where users may say it shorter: ``ship=True``, ``exports="A=1"``."""
     found = dict(fields)
     if found.get("ship") is True:
@@ -222,7 +249,7 @@ def checked(spec: JobSpec) -> None:
         raise python_interface.in_python(error) from None
 
 
-def function_spec(fields: dict[str, Any]) -> JobSpec:
+def function_spec(fields: Mapping[str, Any]) -> JobSpec:
     """The job whose ranks take calls of functions."""
     for name in _NOT_WITH_FUNCTIONS:
         if name in fields:

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bireme.calls import rank_side
 from bireme.calls.functions import Results, failure, first_words, frame, function_spec, packed, raised, source_of
@@ -17,6 +17,11 @@ from bireme.calls.running_job import Job, Stream
 from bireme.errors import BiremeError
 from bireme.logs.console import complain
 from bireme.value import Value
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from bireme.calls.job_fields import JobFields
 
 _PATIENCE = 0.5
 """Seconds after the end of one rank in which the launcher may say why."""
@@ -56,7 +61,7 @@ class Executor(concurrent.futures.Executor):
         BiremeError: the ranks cannot be started.
     """
 
-    def __init__(self, *, stdout: Stream = None, stderr: Stream = None, **fields: Any) -> None:
+    def __init__(self, *, stdout: Stream = None, stderr: Stream = None, **fields: Unpack[JobFields]) -> None:
         self._spec = function_spec(fields)
         self._stdout, self._stderr = stdout, stderr
         self._lock = threading.Condition(threading.RLock())

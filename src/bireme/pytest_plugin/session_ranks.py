@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection, Listener, wait
 from subprocess import DEVNULL
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -19,6 +19,9 @@ from bireme.calls.functions import start
 from bireme.pytest_plugin import rank_runner
 from bireme.resources.devices import discover
 from bireme.resources.rendezvous_port import lease_port
+
+if TYPE_CHECKING:
+    from bireme.calls.job_fields import JobFields
 
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 _PHASES = ("setup", "call", "teardown")
@@ -49,10 +52,9 @@ class RankPool:
         self._listener = Listener(address, "AF_UNIX", backlog=size)
         args = (address, _options(config), os.getcwd())
         # What tests write is in their reports, unless nothing is captured.
-        streams = {} if config.option.capture == "no" else {"stdout": DEVNULL, "stderr": DEVNULL}
-        self._job = start(
-            rank_runner.serve, *args, num_gpus=size, accelerator=_accelerator(size), log_level="error", **streams
-        )
+        where = None if config.option.capture == "no" else DEVNULL
+        fields: JobFields = {"num_gpus": size, "accelerator": _accelerator(size), "log_level": "error"}
+        self._job = start(rank_runner.serve, *args, stdout=where, stderr=where, **fields)
         self._job.add_done_callback(lambda _: _wake(address))
         self._connections: dict[int, Connection] = {}
         try:
