@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.metadata
 import re
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Stage, wait_for
+from tests.conftest import Stage, clean_environ, wait_for
 
 BEGIN = "import os, sys, time, unittest\nimport pytest\nRANK = int(os.environ.get('RANK', -1))\n"
 
@@ -223,10 +224,13 @@ def test_it():
     time.sleep(1000)
 """
     (tmp_path / "test_it.py").write_text(BEGIN + text)
-    process = stage.start_argv(command(), cwd=tmp_path)
+    (tmp_path / "tmp").mkdir()
+    process = stage.start_argv(command(), cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path / "tmp")))
     wait_for(lambda: all((tmp_path / f"at{rank}").exists() for rank in range(2)), "the test runs")
     process.send_signal(signum)
-    process.communicate(timeout=60)  # and `stage` waits until nothing is left
+    process.communicate(timeout=60)  # and `stage` waits until no process is left
+    own = [f"pytest-of-{getpass.getuser()}"]
+    wait_for(lambda: [path.name for path in (tmp_path / "tmp").iterdir()] == own, "nothing else is left")
 
 
 @pytest.mark.torch

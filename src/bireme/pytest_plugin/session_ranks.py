@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from bireme.calls.job_fields import JobFields
 
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+_LONGEST = 100
+"""Bytes of the path of a socket, of which the kernel takes 107."""
+
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -46,10 +49,13 @@ class RankPool:
 
     def __init__(self, config: pytest.Config, size: int) -> None:
         self._config, self.size, self.is_broken = config, size, False
-        self._folder = tempfile.mkdtemp(prefix="bireme-pytest-")
+        # Among the folders that pytest removes by and by, so nothing is left where it is killed.
+        self._folder = str(config._tmp_path_factory.mktemp("ranks"))  # type: ignore[attr-defined]
         self._tests = 0
         address = os.path.join(self._folder, "ranks")
-        self._listener = Listener(address, "AF_UNIX", backlog=size)
+        if len(os.fsencode(address)) > _LONGEST:
+            address = os.path.join(tempfile.mkdtemp(prefix="bireme-pytest-"), "ranks")
+        self._listener = Listener(address, "AF_UNIX", backlog=size)  # only this user can enter the folder
         args = (address, _options(config), os.getcwd())
         # What tests write is in their reports, unless nothing is captured.
         where = None if config.option.capture == "no" else DEVNULL
