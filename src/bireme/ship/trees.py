@@ -450,9 +450,11 @@ def names_of(made_from: Manifest) -> dict[str, Entry]:
     count: dict[str, int] = {}
     for entry in made_from.entries:
         if entry.data:
-            content = repr((entry.content, entry.size, entry.parts))
+            content = entry.content
+            if entry.parts or not content.isalnum():  # of which it is no digest, or not of the holes
+                content = hashlib.sha256(repr((content, entry.size, entry.parts)).encode()).hexdigest()
             count[content] = count.get(content, 0) + 1
-            names[hashlib.sha256(f"{content} {count[content]}".encode()).hexdigest()] = entry
+            names[f"{content}-{count[content]}"] = entry
     return names
 
 
