@@ -451,7 +451,7 @@ def names_of(made_from: Manifest) -> dict[str, Entry]:
     for entry in made_from.entries:
         if entry.data:
             content = entry.content
-            if entry.parts or not content.isalnum():  # of which it is no digest, or not of the holes
+            if entry.parts or not content.isalnum():  # a digest leaves out the holes; another text may be no file name
                 content = hashlib.sha256(repr((content, entry.size, entry.parts)).encode()).hexdigest()
             count[content] = count.get(content, 0) + 1
             names[f"{content}-{count[content]}"] = entry
