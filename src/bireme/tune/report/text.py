@@ -54,6 +54,7 @@ def answer_lines(study: StudyView) -> list[str]:
     lines += [f"not distinguishable from {it}: {described(study, each)}" for each in study.ties[:_TIES]]
     if len(study.ties) > _TIES:
         lines.append(f"(and {len(study.ties) - _TIES} more: bireme tune report)")
+    lines += [_lucky(study, each) for each in lucky(study)]
     first = preferred(study)
     if first is not None:
         lines.append(f"DeepSpeed's figure of one run preferred {study.configurations[first].text}")
@@ -72,6 +73,24 @@ def preferred(study: StudyView) -> int | None:
     }
     first = (max if study.goals[0].maximized else min)(reversed(figures), key=figures.__getitem__, default=study.best)
     return None if first == study.best or first in study.ties else first
+
+
+def lucky(study: StudyView) -> list[int]:
+    """Of a DeepSpeed study, the configuration whose mean is the best, if it is neither the best nor a tie."""
+    means = study.means() if study.kind == "deepspeed" and study.best is not None and study.goals else {}
+    if study.best not in means:
+        return []
+    first = (max if study.goals[0].maximized else min)(means, key=lambda each: (means[each], each == study.best))
+    known = first == study.best or first in study.ties or means[first] == means[study.best]
+    return [] if known else [first]
+
+
+def _lucky(study: StudyView, config: int) -> str:
+    """Why it is not the best."""
+    runs = sum(trial.config == config and study.figure(trial) is not None for trial in study.trials)
+    noise = f": a run has {100 * study.answer.noise:.1f} % of noise" if study.answer.noise is not None else ""
+    text = f"{study.configurations[config].text} has a better mean, but by {counted(runs, 'run')}"
+    return f"{text}, and is not shown to be better{noise}"
 
 
 def best_lines(study: StudyView) -> list[str]:

@@ -86,8 +86,10 @@ def answer(
     if not better:
         place, ends = rounds.leading
         leader = points[place]
-        if not ends and posterior.means[place] - posterior.means[0] >= least:
-            return _guess(measurements, known.replace(promising=leader), leader, rounds, name, alpha, least)
+        ahead = posterior.means[place] - posterior.means[0]
+        if posterior.ahead(place, 0, least) >= _TIE if ends else ahead >= least:
+            known = known.replace(promising=leader, ties=tuple(as_good(place)) if ends else ())
+            return _guess(measurements, known, leader, rounds, name, alpha, least, chosen=ends)
         return known.replace(ties=tuple(as_good(0)), promising=baseline)
     places = {key_of(each): number for number, each in enumerate(points)}
     leader = max(better, key=lambda each: posterior.means[places[key_of(each)]])
@@ -118,8 +120,13 @@ def _guess(
     name: str,
     alpha: float,
     least: float,
+    *,
+    chosen: bool = False,
 ) -> Answer:
-    """The answer where nothing is confirmed: the best by estimate, and how much is missing."""
+    """The answer where nothing is confirmed: the best by estimate, and how much is missing.
+
+    ``chosen``: the rounds have shown that it may be chosen.
+    """
     if best == known.baseline:
         others = [run for run in measurements.searched if run.trial.point != best]
         text = f"no point seems to be better than {name}" if others else f"only {name} was measured"
@@ -132,12 +139,15 @@ def _guess(
         place = [known.baseline, *rounds.working].index(best)
         ahead = float(rounds.posterior.means[place] - rounds.posterior.means[0])
         alpha, done = rounds.alpha(best), rounds.versus(best).count
-    if ahead < least:
+    if ahead < least and not chosen:
         text = f"no point seems to be better than {name} by what matters"
         return known.replace(promising=known.baseline, text=text)
     own, theirs = _runs(measurements, best), _runs(measurements, known.baseline)
     of = "each" if own == theirs else f"and {theirs} of {name}"
-    text = f"about {shown_ratio(measurements.ratio(0, ahead))} x {name} by {counted(own, 'run')} {of}"
+    ratio = _of_means(measurements, best, known.baseline) or measurements.ratio(0, ahead)
+    text = f"about {shown_ratio(ratio)} x {name} by {counted(own, 'run')} {of}"
+    if chosen:
+        text += f"; within {100 * math.expm1(least):.3g} % of the best with 95 %"
     spread = math.sqrt(2) * (known.noise or 0.02)
     more = max(1.0, expected_rounds(ahead, spread, alpha) - done)
     if math.isfinite(more) and more < _MANY_ROUNDS:
@@ -149,7 +159,7 @@ def _guess(
     return known.replace(
         best=best,
         promising=best,
-        ratio=measurements.ratio(0, ahead),
+        ratio=ratio,
         low=0.0,
         high=None,
         rounds=done,
@@ -157,6 +167,18 @@ def _guess(
         seconds=measurements.seconds(best),
         text=text,
     )
+
+
+def _of_means(measurements: Measurements, one: Point, other: Point) -> float:
+    """How many times as good a point is, by the means of all its runs, as they are shown; 0.0 if it is not better."""
+    figures = [
+        [run.values[0] for run in measurements.of(each) if run.values and not run.bounded] for each in (one, other)
+    ]
+    mean, base = map(statistics.fmean, figures)
+    ratio = (
+        (mean / base if measurements.goals[0].direction == "maximize" else base / mean) if min(mean, base) > 0 else 0
+    )
+    return ratio if ratio > 1 else 0.0
 
 
 def _runs(measurements: Measurements, point: Point) -> int:

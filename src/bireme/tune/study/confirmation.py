@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.study.comparison import Interval, certain, expected_rounds, interval
+from bireme.tune.study.comparison import Interval, certain, expected_rounds, interval, least_rounds
 
 if TYPE_CHECKING:  # a study can be looked at without numpy
     from bireme.tune.study.posterior import Posterior
@@ -22,8 +22,12 @@ if TYPE_CHECKING:  # a study can be looked at without numpy
 Figures = Sequence[float]
 """One figure for each goal."""
 
-_CHALLENGERS = 8
-"""At most this many points run against the leader in a round: then the next one is planned."""
+_CHALLENGERS = 9
+"""At most this many points run beside the baseline in a round: then the next one is planned."""
+
+_CHEAP, _PART = 5, 0.1
+"""What may be chosen runs on until it is certainly better than the baseline if that takes at most so many more rounds
+than a claim takes at least, or this part of all runs."""
 
 _FORECASTS = 64
 """The number of draws of a forecast."""
@@ -35,7 +39,7 @@ _EVEN = 0.2
 """This part of the allowed error is divided equally among the finalists: the search may be wrong about all of them."""
 
 _RIVAL = 0.25
-"""A point challenges the leader if it contributes this part of the doubt that the first challenger does."""
+"""A point runs if it contributes this part of the doubt that the first one does."""
 
 
 class Confirmation:
@@ -51,6 +55,7 @@ class Confirmation:
         seed: of the order of runs in a round.
         searched: the scores of the runs of a point before the rounds, for the first goal.
         noise: (standard deviation of such a run, its degrees of freedom).
+        patient: whether what may be chosen runs on, at any cost, until it is certainly better than the baseline.
     """
 
     def __init__(
@@ -65,10 +70,11 @@ class Confirmation:
         seed: int = 0,
         searched: Callable[[Point], Sequence[float]] = lambda point: (),
         noise: tuple[float | None, int] = (None, 0),
+        patient: bool = True,
     ) -> None:
         self.baseline, self.finalists = dict(baseline), [dict(each) for each in finalists]
         self._goals, self._score, self._seed = range(goals), score, seed
-        self._searched, self._noise = searched, noise
+        self._searched, self._noise, self._patient = searched, noise, patient
         self._alpha = (1 - confidence) / goals
         self.shares = [1 / len(finalists)] * len(finalists)
         """What part of the allowed error each finalist has. It must not depend on the rounds."""
@@ -97,9 +103,15 @@ class Confirmation:
         """What is known of a round."""
         return self._rounds.get(number, {})
 
-    def plan(self, number: int) -> list[dict[str, object]]:
-        """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided."""
-        running = self._before(number).undecided
+    def plan(self, number: int, *, fewest: bool = False) -> list[dict[str, object]]:
+        """The points of a round in the order of their runs, by the rounds before it; [] if everything is decided.
+
+        Args:
+            number: the round's.
+            fewest: the baseline and the leader only.
+        """
+        before = self._before(number)
+        running = before.undecided and ([before.leader] if fewest else before.undecided)
         points = sorted([self.baseline, *running], key=key_of) if running else []
         random.Random(f"{self._seed} {number}").shuffle(points)
         return points
@@ -137,33 +149,44 @@ class Confirmation:
             return []
         points, posterior = self._points, self.posterior
         doubts = posterior.worth(leader)
-        doubts[0] = doubts[leader] = 0.0
-        least = _RIVAL * doubts.max()
-        rivals = [] if leader in posterior.good else [place for place, each in enumerate(doubts) if each > least]
-        rivals = sorted(rivals, key=lambda each: -doubts[each])[:_CHALLENGERS]
-        if not leader and not rivals:
-            rivals = [1 + int(posterior.means[1:].argmax())]
-        return [points[each] for each in ([leader] if leader else []) + rivals]
+        doubts[0] = 0.0
+        running = [] if leader in posterior.good else [place for place in doubts.argsort()[::-1] if doubts[place] > 0]
+        running = [place for place in running[:_CHALLENGERS] if doubts[place] > _RIVAL * doubts.max()]
+        return [points[place] for place in running or [leader or 1 + int(posterior.means[1:].argmax())]]
 
     @property
     def leading(self) -> tuple[int, bool]:
         """The place, among the baseline and the working finalists, of the one to choose, and whether that is final.
 
         It ends when one may be chosen: little is lost by that in the mean, and it is within the effect of the best with
-        95 % probability. If that one is better than the baseline by what matters, the rounds go on until it is certain.
+        95 % probability. If that one is better than the baseline by what matters, the rounds go on until it is certain,
+        where that is cheap.
         """
-        working, posterior = self.working, self.posterior
-        sure = [place for place, each in enumerate(working, start=1) if self.certain(each)]
+        posterior = self.posterior
         good = posterior.good if posterior.freedom else []
-        if found := [each for each in sure if each in good]:
-            return max(found, key=lambda each: posterior.means[each]), True
+        sure = [place for place, each in enumerate(self.working, start=1) if place in good and self.certain(each)]
+        if sure:
+            return max(sure, key=lambda each: posterior.means[each]), True
         if 0 in good:
             return 0, True
-        able = [each for each in good if each] or range(len(working) + 1)
-        leader = max(
-            able, key=lambda each: (posterior.ahead(each, 0), posterior.means[each]) if good else posterior.means[each]
-        )
-        return leader, leader in good and posterior.ahead(leader, 0, self._effect) < 0.05
+        leader = int(max(good or range(len(self.working) + 1), key=lambda each: posterior.means[each]))
+        if not good or posterior.ahead(leader, 0, self._effect) < 0.05:
+            return leader, bool(good)
+        ahead = posterior.draws[:, leader] - posterior.draws[:, 0]
+        missing = self._missing(leader, float(ahead[ahead > self._effect].mean()))
+        return leader, not self._claimed(leader, missing, 0.0)
+
+    def _missing(self, place: int, ahead: float) -> float:
+        """About how many more rounds show that a point, which is so far ahead, is better than the baseline."""
+        point = self._points[place]
+        spread = math.sqrt(2) * self.posterior.noise
+        return max(1.0, expected_rounds(ahead, spread, self.alpha(point)) - self.versus(point).count)
+
+    def _claimed(self, place: int, rounds: float, more: float) -> bool:
+        """Whether so many rounds run for the claim of a point alone, after so many ``more`` runs for the choice."""
+        runs = more + sum(map(len, self._rounds.values())) + sum(len(self._searched(each)) for each in self._points)
+        cheap = least_rounds(self.alpha(self._points[place])) + _CHEAP
+        return self._patient or rounds <= max(cheap, _PART * runs / 2)
 
     @property
     def posterior(self) -> Posterior:
@@ -204,22 +227,20 @@ class Confirmation:
         """
         posterior = self.posterior
         counts, noise = posterior.counts, posterior.noise
-        leader, ends = self.leading
-        if ends:
+        if self.leading[1]:
             return [0.0]
-        found = []
+        found, certain = [], any(map(self.certain, self.working))
         for draw in posterior.draws[:: len(posterior.draws) // _FORECASTS]:
             best = int(draw.argmax())
             ahead = float(draw[best] - draw[0])
             apart = (_APART * noise / (draw[best] - draw + self._effect)) ** 2 - counts
             apart[best] = apart.max()
             apart = apart.clip(0.0)
-            claims = 0.0
-            if ahead > self._effect / 2 and not any(map(self.certain, self.working)):
-                spread = math.sqrt(2) * noise
-                needed = expected_rounds(ahead, spread, self.alpha(self._points[best]))
-                claims = max(1.0, needed - self.versus(self._points[leader]).count)
-            found.append(float(max(apart.sum() + apart.max(), 2 * claims + apart.sum() - 2 * apart.max())))
+            claims, choice = 0.0, float(apart.sum() + apart.max())
+            if ahead > self._effect / 2 and not certain:
+                claims = self._missing(best, ahead)
+                claims = claims if self._claimed(best, claims, choice) else 0.0
+            found.append(max(choice, float(2 * claims + apart.sum() - 2 * apart.max())))
         return sorted(found)
 
     @property

@@ -386,6 +386,7 @@ class Study:
             seed=self._seed,
             searched=partial(self._measured.scores, earlier=False),
             noise=self._measured.noise(),
+            patient=self._share is not None or self._budget.limited,
         )
         if (shares := self._recorded.get("shares")) is not None:
             # Those of a finalist never grow: what they have allowed to claim was for this part of the error.
@@ -412,7 +413,7 @@ class Study:
         """The points of a round, as many as the budget has room for; [] if nothing is undecided."""
         plan = rounds.plan(number)
         if self._too_little(plan):
-            plan = [each for each in plan if each in (rounds.baseline, rounds.leader)]
+            plan = rounds.plan(number, fewest=True)
         return [] if self._too_little(plan) else plan
 
     def _too_little(self, plan: Sequence[Point]) -> str:

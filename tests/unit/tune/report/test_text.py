@@ -54,6 +54,15 @@ def test_a_confirmed_answer() -> None:
     ]
 
 
+def test_a_better_mean_than_that_of_the_best_of_a_deepspeed_study_is_explained() -> None:
+    """The best is by the rounds that both ran; the table below it has the means of all runs."""
+    known = study(8, 16, 32, answer=AnswerView(best=1, baseline=1, noise=1.67, text="by 3 runs"), kind="deepspeed")
+    why = "batch=32 has a better mean, but by 1 run, and is not shown to be better: a run has 167.0 % of noise"
+    assert why in answer_lines(known)
+    assert why not in answer_lines(known.replace(answer=known.answer.replace(ties=(2,))))
+    assert not any("better mean" in line for line in answer_lines(known.replace(kind="program")))
+
+
 def test_figures_of_two_goals_stand_in_a_list() -> None:
     two = study(8, answer=AnswerView(best=0, front=(0,)), goals=(GoalView("rate"), GoalView("loss", "minimize")))
     trial = two.trials[0].replace(figures={"rate": 100.0, "loss": 0.5})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bireme.tune.samplers.sampler import Direction
 from bireme.tune.space.points import Point, key_of
+from bireme.tune.study import confirmation
 from bireme.tune.study.answer import answer
 from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.observations import Measurements
@@ -48,6 +50,10 @@ def test_the_cheaper_of_two_is_the_answer_only_where_it_seems_as_good(less: floa
         and known.best == best
         and {*map(key_of, (known.best, *known.ties))} == {*map(key_of, (FAST, CHEAP))}
     )
+
+
+def told(speed: float) -> TrialResult:
+    return TrialResult(metrics={"speed": speed})
 
 
 def measured_as(figures: dict[int, list[float]]) -> Measurements:
@@ -95,6 +101,43 @@ def test_what_cannot_be_told_from_the_default_is_not_promising():
     assert rounds.leading == (1, True) and not rounds.certain(SURE)
     known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.1)
     assert known.best == known.promising == DEFAULT and known.ties == (SURE,)
+
+
+def test_what_may_be_chosen_is_named_though_it_is_not_confirmed(monkeypatch: pytest.MonkeyPatch):
+    """Either of two points may be chosen, and the default may not: one is named, with a tie."""
+    measured = measured_as({0: [100, 101, 99], 1: [110, 109, 111], 2: [110, 111, 109]})
+    rounds = Confirmation(
+        DEFAULT, [SURE, NEW], 1, measured.score, searched=measured.scores, noise=measured.noise(), patient=False
+    )
+    monkeypatch.setattr(confirmation, "_CHEAP", -100)  # no claim is
+    for number in range(1, 4):
+        rounds.tell(number, DEFAULT, (100 + number % 2,))
+        rounds.tell(number, SURE, (110 + number % 2,))
+        rounds.tell(number, NEW, (110 + number % 3,))
+    assert rounds.leading[1] and not any(map(rounds.certain, rounds.working))
+    known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.02)
+    assert known.best == known.promising and not known.confirmed
+    assert {*map(key_of, (known.best, *known.ties))} == {*map(key_of, (SURE, NEW))}
+    assert known.text.startswith("about 1.1 x the default by 3 runs each; within 2 % of the best with 95 %; not conf")
+
+
+@pytest.mark.parametrize(
+    ("direction", "speeds", "ratio"), [("maximize", (110, 130), 1.2), ("minimize", (84, 76), 1.25)]
+)
+def test_what_is_not_confirmed_is_better_by_the_means_that_are_shown(
+    direction: Direction, speeds: tuple[float, float], ratio: float
+):
+    """Not by an estimate of what is left of it if it was lucky: the reader sees the means beside it."""
+    measured = Measurements([Objective("speed", direction)])
+    for number, (x, speed) in enumerate(((0, 100.0), (0, 98.0), (1, speeds[0]))):
+        measured.add(Trial(name=f"t{number}", point={"x": x}), told(speed))
+    rounds = Confirmation(DEFAULT, [SURE], 1, measured.score, searched=measured.scores, noise=measured.noise())
+    for point, speed in ((DEFAULT, 102.0), (SURE, speeds[1])):
+        measured.add(Trial(name=f"r{point['x']}", point=point, phase="confirm", round=1), told(speed))
+        rounds.tell(1, point, (speed,))
+    known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.02)
+    assert known.best == SURE and not known.confirmed and known.ratio == pytest.approx(ratio)
+    assert f"about {ratio} x the default by 2 runs and 3 of the default" in known.text
 
 
 def test_a_forecast_names_a_range_only_if_it_is_one():

@@ -13,11 +13,20 @@ from bireme.tune.study.confirmation import Confirmation
 POINTS = [{"x": number} for number in range(4)]
 
 
-def run(effects: list[float], noise: float, seed: int) -> tuple[Confirmation, int]:
-    """Rounds until everything is decided; ``effects``: by how much each point is better, the baseline first."""
+def run(
+    effects: list[float], noise: float, seed: int, *, freedom: int = 0, patient: bool = True
+) -> tuple[Confirmation, int]:
+    """Rounds until everything is decided.
+
+    Args:
+        effects: by how much each point is better, the baseline first.
+        freedom: of the noise that the search has measured.
+    """
     draw = random.Random(seed)
     points = POINTS[: len(effects)]
-    rounds = Confirmation(points[0], points[1:], 1, lambda goal, figure: math.log(figure), seed=seed)
+    known = (noise if freedom else None, freedom)
+    score = lambda goal, figure: math.log(figure)  # noqa: E731
+    rounds = Confirmation(points[0], points[1:], 1, score, seed=seed, noise=known, patient=patient)
     number = runs = 0
     while planned := rounds.plan(number + 1):
         number += 1
@@ -77,6 +86,26 @@ def test_the_search_divides_the_error_and_the_rounds_do_not(ahead):
 def test_twice_the_effect_is_found():
     found = [rounds.versus(POINTS[2]).low > 0 for rounds, _ in (run([0, 0, 0.04], 0.02, n) for n in range(60))]
     assert sum(found) >= 0.9 * 60
+
+
+@pytest.mark.parametrize(("noise", "cheap"), [(0.01, True), (0.1, False)])
+def test_what_may_be_chosen_runs_for_a_claim_where_that_is_cheap(noise: float, cheap: bool):
+    """Without a bound, a study whose best may be chosen does not run on for a claim that takes many more rounds."""
+    claims, took = {}, {}
+    for patient in (True, False):
+        found = [run([0, 0.04, 0], noise, seed, patient=patient, freedom=20) for seed in range(20)]
+        claims[patient] = sum(any(map(rounds.certain, rounds.working)) for rounds, _ in found)
+        took[patient] = sum(runs for _, runs in found)
+        assert all(rounds.leading[1] for rounds, _ in found)
+    assert claims[True] >= 15 and (claims[False] == 20 if cheap else claims[False] < 10)
+    assert took[True] == took[False] if cheap else took[True] > 1.5 * took[False]
+
+
+def test_a_round_of_the_fewest_runs_has_the_baseline_and_the_leader():
+    rounds, _ = run([0, 0.3, -0.3], 0.01, 1)
+    assert not rounds.plan(rounds.last + 1) and not rounds.plan(rounds.last + 1, fewest=True)
+    assert len(rounds.plan(1)) == 3
+    assert {key_of(each) for each in rounds.plan(1, fewest=True)} == {key_of(each) for each in POINTS[:2]}
 
 
 def test_what_is_far_behind_is_run_a_few_times():
