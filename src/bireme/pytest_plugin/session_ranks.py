@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection, Listener, wait
@@ -16,6 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from bireme.calls.functions import start
+from bireme.process.kernel import LINUX
 from bireme.pytest_plugin import rank_runner
 from bireme.resources.devices import discover
 from bireme.resources.rendezvous_port import lease_port
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from bireme.calls.job_fields import JobFields
 
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-_LONGEST = 100
-"""Bytes of the path of a socket, of which the kernel takes 107."""
-
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -52,9 +49,9 @@ class RankPool:
         # Among the folders that pytest removes by and by, so nothing is left where it is killed.
         self._folder = str(config._tmp_path_factory.mktemp("ranks"))  # type: ignore[attr-defined]
         self._tests = 0
-        address = os.path.join(self._folder, "ranks")
-        if len(os.fsencode(address)) > _LONGEST:
-            address = os.path.join(tempfile.mkdtemp(prefix="bireme-pytest-"), "ranks")
+        self._place = os.open(self._folder, os.O_RDONLY)
+        # The path of a socket has 107 bytes, and that of the folder may have more.
+        address = f"/proc/{os.getpid()}/fd/{self._place}/ranks" if LINUX else os.path.join(self._folder, "ranks")
         self._listener = Listener(address, "AF_UNIX", backlog=size)  # only this user can enter the folder
         args = (address, _options(config), os.getcwd())
         # What tests write is in their reports, unless nothing is captured.
@@ -81,6 +78,7 @@ class RankPool:
         self._job.stop()
         self._job.wait()
         self._listener.close()
+        os.close(self._place)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, item: pytest.Item, count: int) -> Iterator[pytest.TestReport]:
