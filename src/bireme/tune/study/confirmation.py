@@ -227,10 +227,14 @@ class Confirmation:
         """
         posterior = self.posterior
         counts, noise = posterior.counts, posterior.noise
-        if self.leading[1]:
+        leader, ends = self.leading
+        if ends:
             return [0.0]
         found, certain = [], any(map(self.certain, self.working))
-        for draw in posterior.draws[:: len(posterior.draws) // _FORECASTS]:
+        draws = posterior.draws
+        if not self._patient and leader in posterior.good:  # what is left is the claim, as `leading` expects it
+            draws = draws[draws[:, leader] - draws[:, 0] > self._effect]
+        for draw in draws[:: max(1, len(draws) // _FORECASTS)]:
             best = int(draw.argmax())
             ahead = float(draw[best] - draw[0])
             apart = (_APART * noise / (draw[best] - draw + self._effect)) ** 2 - counts
@@ -239,7 +243,7 @@ class Confirmation:
             claims, choice = 0.0, float(apart.sum() + apart.max())
             if ahead > self._effect / 2 and not certain:
                 claims = self._missing(best, ahead)
-                claims = claims if self._claimed(best, claims, choice) else 0.0
+                claims = claims if leader in posterior.good or self._claimed(best, claims, choice) else 0.0
             found.append(max(choice, float(2 * claims + apart.sum() - 2 * apart.max())))
         return sorted(found)
 

@@ -135,6 +135,20 @@ def test_how_many_more_runs_it_takes():
     assert rounds.expected_runs() == [0.0] and 1 / 3 < sorted(asked)[10] < 3
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_runs_for_a_claim_is_expected_to_take_the_rounds_of_a_claim(seed: int):
+    """It may be chosen already, so without a bound nothing else is left to run for."""
+    found, runs = run([0, 0.04, 0], 0.01, seed, freedom=20, patient=False)
+    half = Confirmation(
+        POINTS[0], POINTS[1:3], 1, lambda goal, figure: math.log(figure), noise=(0.01, 20), seed=seed, patient=False
+    )
+    for point in POINTS[:3]:
+        half.tell(1, point, found.told(1)[key_of(point)])
+    assert half.leading[0] in half.posterior.good and not half.leading[1]
+    expected = half.expected_runs()
+    assert (runs - 3) / 2 < expected[len(expected) // 2] < 2 * (runs - 3)
+
+
 def test_what_fails_once_is_out():
     rounds = Confirmation(POINTS[0], POINTS[1:3], 1, lambda goal, figure: figure)
     rounds.tell(1, POINTS[1], None)
