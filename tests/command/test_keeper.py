@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,30 @@ def test_the_template_is_killed_between_two_jobs(place: Place) -> None:
     place.look()
     (template,) = place.below("bireme-warm")
     os.kill(template, signal.SIGKILL)
+    assert place.look()[0] == "one" and place.below("bireme-warm") != [template]
+
+
+def available(percent: int) -> str:
+    return f"MemTotal: 1000 kB\nMemAvailable: {10 * percent} kB\n"
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a keeper that starts now reads about the memory of this machine."""
+    path = tmp_path / "meminfo"
+    path.write_text(available(50))
+    monkeypatch.setattr(keeper, "_MEMINFO", str(path))
+    return path
+
+
+def test_a_template_that_waits_ends_when_memory_is_short(meminfo: Path, place: Place) -> None:
+    place.look()
+    (template,) = place.below("bireme-warm")
+    time.sleep(6)  # the keeper looks every 5 seconds
+    assert place.below("bireme-warm") == [template]
+    meminfo.write_text(available(4))
+    wait_for(lambda: not place.below("bireme-warm"))
+    meminfo.write_text(available(50))
     assert place.look()[0] == "one" and place.below("bireme-warm") != [template]
 
 

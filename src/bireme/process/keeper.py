@@ -33,6 +33,7 @@ _PATIENCE = 5.0
 """Seconds that it may take to end what an earlier job has left, which was killed."""
 _FREE = 0.05
 """The part of the memory that must be available, or else templates that wait are ended."""
+_MEMINFO = "/proc/meminfo"
 
 
 def start(path: str, *, keep: Sequence[int]) -> guardian.Handle:
@@ -127,6 +128,7 @@ class _Keeper:
                 self._one_job(first, mask)
             elif not ready and _memory_is_short():
                 self._end_templates(lambda _: True)
+                kernel.kill_below((), kernel.STUCK_WAIT)  # which also reaps them
         self._end_templates(lambda _: True)
         kernel.kill_below((), kernel.STUCK_WAIT)
         shared.at_loss()
@@ -181,6 +183,6 @@ class _Keeper:
 
 
 def _memory_is_short() -> bool:
-    with open("/proc/meminfo") as file:
+    with open(_MEMINFO) as file:
         found = {line.split(":")[0]: int(line.split()[1]) for line in file}
     return found["MemAvailable"] < _FREE * found["MemTotal"]
