@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from bireme.loop import Loop
+from bireme.runner.event_log import EventLog
 from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for
 from tests.kit import needs
 
@@ -162,6 +165,36 @@ def test_events(stage: Stage, script, tmp_path: Path) -> None:
     assert all(event["v"] == 1 for event in events)
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_events_into_a_pipe(stage: Stage, script, tmp_path: Path, *, reads: bool) -> None:
+    """One reader gets the events of all attempts; nothing waits for one."""
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "read", "wb") as file:
+        reader = subprocess.Popen(["cat", tmp_path / "pipe"] if reads else ["true"], stdout=file)
+    words = ("run", *WORDS, name_of(tmp_path), "--restarts", "1", "--events", tmp_path / "pipe")
+    stage.run(*words, script("raise SystemExit(3)"), code=3)
+    reader.wait(60)
+    events = [json.loads(line)["event"] for line in (tmp_path / "read").read_text().splitlines()]
+    assert events.count("planned") == events.count("finished") == 2 * reads
+
+
+def test_a_reader_of_events_that_is_slow_holds_up_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    loop, said = Loop(), list[str]()
+    log = EventLog(loop, str(tmp_path / "pipe"), said.append)
+    for rank in range(1000):
+        log.write("up", rank=rank, words="x" * 200)
+    read = bytearray()
+    os.set_blocking(reader, True)
+    thread = threading.Thread(target=lambda: read.extend(open(reader, "rb").read()))
+    thread.start()
+    log.close()
+    thread.join(60)
+    loop.close()
+    assert [json.loads(line)["rank"] for line in read.splitlines()] == list(range(1000)) and not said
+
+
 def test_events_that_cannot_be_written(stage: Stage, script) -> None:
     done = stage.run("run", "--events", "/dev/null/x", script(""), code=2)
     assert "bireme: --events: cannot write /dev/null/x" in done.stderr
@@ -207,6 +240,42 @@ def test_a_detached_job_that_ends_at_once(detached, script, tmp_path: Path) -> N
     detached(script("raise SystemExit(3)"), code=None)
     folder = tmp_path / "state" / "bireme"
     wait_for(lambda: "failed first: exit code 3" in "".join(map(Path.read_text, folder.glob("*.log"))), "the report")
+
+
+def test_a_job_that_is_detached_does_not_need_who_typed_it(detached, script, tmp_path: Path) -> None:
+    """The terminal may be closed before the job has begun."""
+    words = ("run", "--detach", *WORDS, name_of(tmp_path), script(LONG))
+    typed = subprocess.Popen(bireme(*map(str, words)), env=detached.environ)
+    folder = tmp_path / "state" / "bireme"
+    while not list(folder.glob("[0-9]*.log")):
+        assert typed.poll() is None
+    typed.kill()
+    typed.wait()
+    (log,) = folder.glob("*.log")
+    pid = int(log.name.partition("-")[0])
+    wait_for(lambda: known(pid), "the job is listed")
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not known(pid), "the end")
+
+
+def test_the_log_of_a_job_that_runs_is_kept(detached, script, tmp_path: Path) -> None:
+    """However old; and many commands may begin, and remove logs, at once."""
+    job = detached(script(LONG))
+    folder = tmp_path / "state" / "bireme"
+    (log,) = folder.glob(f"{job}-*.log")
+    os.utime(log, (1, 1))
+    for number in range(200):
+        (folder / f"{number}.log").write_text("")
+        os.utime(folder / f"{number}.log", (2, 2))
+    words = bireme("run", "--detach", *WORDS, name_of(tmp_path), script(""))
+    others = [
+        subprocess.Popen(words, env=detached.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(4)
+    ]
+    assert not [said for each in others if b"cannot write" in (said := each.communicate(timeout=60)[0])]
+    assert log.exists() and not (folder / "150.log").exists()
+    os.kill(int(job), signal.SIGTERM)
+    wait_for(lambda: not known(int(job)), "the end")
 
 
 def test_old_logs_are_removed(detached, script, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ class Sink:
         written = 0 if self._limit else self._try(data)
         if written < len(data) and not self._broken:
             self._keep(data[written:])
-            self._loop.watch_write(self._fd, self._room)
+            self._loop.watch_write(self._fd, self.write_more)
 
     def _keep(self, data: bytes) -> None:
         self._waiting += data
@@ -341,7 +341,7 @@ class Sink:
             self._fail(error)
         return done
 
-    def _room(self) -> None:
+    def write_more(self) -> None:
         """Write what is waiting, now that a write will not block."""
         written = self._try(self._waiting)
         if self._broken:

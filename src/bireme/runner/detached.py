@@ -57,6 +57,7 @@ def detach(name: str, environ: Mapping[str, str]) -> int | None:
         os.setsid()
         _announcement, _log = announcement, os.path.join(place, f"{os.getpid()}{f'-{name}' * bool(name)}.log")
         os.rename(draft, _log)
+        _hold(log)  # for as long as the job runs: 1 and 2 are the same open file
         null = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
@@ -79,7 +80,10 @@ def announce() -> None:
     """Tell the process that was typed that the job has begun."""
     global _announcement
     if _announcement >= 0:
-        os.write(_announcement, b"1")
+        try:
+            os.write(_announcement, b"1")
+        except BrokenPipeError:  # it was killed, or its terminal was closed
+            pass
         os.close(_announcement)
         _announcement = -1
 
@@ -96,12 +100,33 @@ def find_log(job: str, environ: Mapping[str, str]) -> str:
 
 
 def _clean(place: str) -> None:
-    """Remove old logs, the oldest first."""
-    files = sorted((os.path.join(place, name) for name in os.listdir(place)), key=_age)
-    for number, path in enumerate(files):
-        if number >= _KEPT or _age(path) > _DAYS * 86400:
-            os.unlink(path)
+    """Remove old logs of jobs that have ended. Other commands may do the same meanwhile, or rename their drafts."""
+    found = []
+    for name in os.listdir(place):
+        try:
+            path = os.path.join(place, name)
+            found.append((time.time() - os.stat(path).st_mtime, path))
+        except FileNotFoundError:
+            pass
+    for number, (age, path) in enumerate(sorted(found)):
+        if number >= _KEPT or age > _DAYS * 86400:
+            try:
+                fd = os.open(path, os.O_RDONLY)
+                try:
+                    if _hold(fd):
+                        os.unlink(path)
+                finally:
+                    os.close(fd)
+            except FileNotFoundError:
+                pass
 
 
-def _age(path: str) -> float:
-    return time.time() - os.stat(path).st_mtime
+def _hold(fd: int) -> bool:
+    """Lock a log; return whether no job holds it. The kernel releases it with the last process of the job."""
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

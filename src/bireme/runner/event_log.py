@@ -3,51 +3,75 @@
 from __future__ import annotations
 
 import os
+import select
+import stat
 import time
 
 from bireme import jsontext
 from bireme.errors import BadInputError
+from bireme.logs.console import Sink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bireme.loop import Loop
+
 VERSION = 1
 """Of the lines: it grows when a field changes its meaning. New events and fields may come at any time."""
 
+_PATIENCE = 1.0
+"""Seconds that a job which has ended waits for a reader that does not read."""
+
 
 def prepare(path: str) -> None:
-    """Make the file anew; a pipe is left as it is."""
+    """Make the file anew. A pipe stays open until this process ends, so that its reader sees the end only then."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
+        fd = _open(path, os.O_TRUNC)
     except OSError as error:
         raise BadInputError(f"cannot write {path}: {error.strerror}", where="--events") from None
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+
+
+def _open(path: str, flags: int = 0) -> int:
+    """Open the file for writing. Opening a pipe for both waits for no reader."""
+    try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    except FileNotFoundError:
+        pass
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
 
 
 class EventLog:
-    """The file, and who complains if it cannot be written any more."""
+    """The file, and who complains if it cannot be written any more. A reader that is slow holds up nothing."""
 
-    def __init__(self, path: str, complain: Callable[[str], object]) -> None:
+    def __init__(self, loop: Loop, path: str, complain: Callable[[str], object]) -> None:
         self._complain = complain
         self._fd = -1
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._fd = _open(path)
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}; the job continues without its events")
+        else:
+            self._sink = Sink(loop, self._fd, on_error=self._failed, on_room=lambda: None)
 
     def write(self, event: str, **fields: object) -> None:
         """Write one event."""
         if self._fd < 0:
             return
         line = jsontext.dumps({"v": VERSION, "time": round(time.time(), 6), "event": event, **fields})
-        try:
-            os.write(self._fd, f"{line}\n".encode())
-        except OSError as error:
-            self._complain(f"events cannot be written any more: {error.strerror}")
-            self.close()
+        self._sink.write(f"{line}\n".encode())
+
+    def _failed(self, error: OSError) -> None:
+        self._complain(f"events cannot be written any more: {error.strerror}")
 
     def close(self) -> None:
         """Close the file."""
         if self._fd >= 0:
+            while self._sink.pending and select.select((), (self._fd,), (), _PATIENCE)[1]:
+                self._sink.write_more()
+            self._sink.close()
             os.close(self._fd)
             self._fd = -1

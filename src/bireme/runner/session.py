@@ -160,7 +160,7 @@ class Session:
         if spec.events:
             from bireme.runner import event_log
 
-            self._events = event_log.EventLog(spec.events, lambda text: self.console.say("error", text))
+            self._events = event_log.EventLog(loop, spec.events, lambda text: self.console.say("error", text))
         self.on_drain: Callable[[dict[str, Any]], dict[str, object]] | None = None
         self._own_socket: ControlSocket | None = None
         self._requests: JobRequests | None = None
