@@ -23,6 +23,7 @@ _PAUSE = 10.0
 """Seconds between the two looks, fewer where the user has given fewer for the silence."""
 _FLAT_CPU, _FLAT_IO = 0.02, 1 << 16
 """The part of a core, and the bytes, below which a rank does nothing."""
+_COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/", "/mpi4py/", "/horovod/")
 _DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/IPython/")
 
 
@@ -105,16 +106,20 @@ class HangWatch:
             return True  # also if they spin
         if any(after[key].cpu - before[key].cpu > _FLAT_CPU * seconds for key in after):
             return False
-        # Where all do the same they may all wait for something that comes; and without stacks nothing is known.
-        return all(each.frames or each.state.startswith("stopped") for each in after.values()) and len(
-            {each.frames for each in after.values()}
-        ) > (len(after) > 1)
+        # A server that waits for requests, and ranks that all wait for something, do not move either. But where some
+        # wait for the others in a collective, and one is elsewhere, nothing can come.
+        known = all(each.frames or each.state.startswith("stopped") for each in after.values())
+        return known and any(map(_waits_for_others, after.values())) and len(set(map(_place, after.values()))) > 1
 
 
 def _place(each: RankStack) -> tuple[object, ...]:
     """Where a rank is; a loop of some lines is one place."""
     inner = tuple((frame.file, frame.function) for frame in each.frames[:1])
     return (inner, each.frames[1:])
+
+
+def _waits_for_others(each: RankStack) -> bool:
+    return any(part in frame.file for frame in each.frames for part in _COLLECTIVES)
 
 
 def _is_debugged(each: RankStack) -> bool:

@@ -11,7 +11,7 @@ from bireme.result.stacks import Frame, RankStack
 from bireme.runner.hang_watch import TICK, HangWatch
 
 WAITS = (
-    Frame(function="wait", file="/lib/threading.py", line=9, own=False),
+    Frame(function="all_reduce", file="/lib/torch/distributed/c10d.py", line=9, own=False),
     Frame(function="step", file="a.py", line=3),
 )
 READS = (Frame(function="read", file="a.py", line=7), Frame(function="step", file="a.py", line=4))
@@ -108,6 +108,15 @@ def test_what_is_no_hang(changes: dict[str, object], limit: float | None) -> Non
     one.go(10, talks=True)
     one.stacks[1] = one.stacks[1].replace(**changes)
     assert "hangs" not in one.go(200)
+    assert one.looks > 4
+
+
+def test_a_server_that_waits_for_requests_does_not_hang() -> None:
+    """Its ranks wait at different places, but for nobody among them."""
+    one = Ranks()
+    one.go(10, talks=True)
+    one.stacks[0] = one.stacks[0].replace(frames=(Frame(function="accept", file="a.py", line=5),))
+    assert one.go(200) == ""
     assert one.looks > 4
 
 
