@@ -78,62 +78,83 @@ def test_it(k):
     assert all(len(each) == 2 and len({*each}) == 1 for each in ports)
 
 
-@pytest.mark.parametrize(
-    ("text", "outcomes", "said"),
-    [
-        (
-            "@pytest.mark.ranks(3)\ndef test_it():\n    print('I am', os.environ['RANK'])\n"
-            "    if os.environ['RANK'] == '1': assert 1 == 2\n    time.sleep(1000)",
-            {"failed": 1},
-            ("rank 1 of 3 has failed; 2 others were stopped", "E       assert 1 == 2", "I am 1"),
-        ),
-        (
-            "@pytest.mark.ranks(2)\ndef test_it():\n    print('I am', os.environ['RANK'])\n    assert 0",
-            {"failed": 1},
-            ("of 2 has failed",),
-        ),
-        ("@pytest.mark.ranks(2)\ndef test_it():\n    pytest.skip('why')", {"skipped": 1}, ()),
-        ("@pytest.mark.ranks(2)\n@pytest.mark.skip\ndef test_it(): pass", {"skipped": 1}, ()),
-        ("@pytest.mark.ranks(2)\n@pytest.mark.xfail\ndef test_it(): assert 0", {"xfailed": 1}, ()),
-        ("@pytest.mark.ranks(2)\n@pytest.mark.xfail(strict=True)\ndef test_it(): pass", {"failed": 1}, ("strict",)),
-        (
-            "@pytest.mark.ranks([1, 2, 3])\ndef test_it(ranks): assert os.environ['WORLD_SIZE'] == str(ranks)",
-            {"passed": 3},
-            (),
-        ),
-        ("@pytest.mark.ranks([1, 2])\ndef test_it(): pass", {"passed": 2}, ()),
-        (
-            "class TestIt(unittest.TestCase):\n    def setUp(self): self.size = os.environ['WORLD_SIZE']\n"
-            "    @pytest.mark.ranks(2)\n    def test_it(self): self.assertEqual(self.size, '2')",
-            {"passed": 1},
-            (),
-        ),
-        (
-            "@pytest.fixture\ndef broken(): raise OSError('no')\n@pytest.mark.ranks(2)\ndef test_it(broken): pass",
-            {"error": 1},
-            ("OSError: no",),
-        ),
-        (
-            "@pytest.mark.ranks(2)\ndef test_it():\n    if os.environ['RANK'] == '1': os._exit(3)\n    time.sleep(99)",
-            {"failed": 1},
-            ("rank 1: the test has ended its process, with exit code 3", "rank 0: stopped, since another rank"),
-        ),
-        (
-            "@pytest.mark.ranks(2)\ndef test_it():\n    if os.environ['RANK'] == '1': os.kill(os.getpid(), 11)\n"
-            "    time.sleep(1000)",
-            {"failed": 1},
-            ("by SIGSEGV",),
-        ),
-    ],
-    ids=[
-        "one-fails", "all-fail", "skip", "skip-marker", "xfail", "strict", "sizes", "sizes-unnamed", "unittest",
-        "fixture", "exit", "crash",
-    ],
-)  # fmt: skip
-def test_outcomes(run, text: str, outcomes: dict[str, int], said: tuple[str, ...]) -> None:
-    out, found = run(text)
-    assert found == outcomes
-    assert all(word in out for word in said), out
+OUTCOMES = """
+@pytest.mark.ranks(3)
+def test_one_fails():  # FAILED
+    print("I am", os.environ["RANK"])
+    if os.environ["RANK"] == "1": assert 1 == 2
+    time.sleep(1000)
+
+@pytest.mark.ranks(2)
+def test_all_fail():  # FAILED
+    assert 0
+
+@pytest.mark.ranks(2)
+def test_skips():  # SKIPPED
+    pytest.skip("why")
+
+@pytest.mark.ranks(2)
+@pytest.mark.skip
+def test_is_skipped():  # SKIPPED
+    pass
+
+@pytest.mark.ranks(2)
+@pytest.mark.xfail
+def test_is_to_fail():  # XFAIL
+    assert 0
+
+@pytest.mark.ranks(2)
+@pytest.mark.xfail(strict=True)
+def test_does_not_fail():  # FAILED
+    pass
+
+@pytest.mark.ranks([1, 2, 3])
+def test_sizes(ranks):  # PASSED
+    assert os.environ["WORLD_SIZE"] == str(ranks)
+
+@pytest.mark.ranks([1, 2])
+def test_sizes_without_a_name():  # PASSED
+    pass
+
+@pytest.fixture
+def broken():
+    raise OSError("no")
+
+@pytest.mark.ranks(2)
+def test_of_a_broken_fixture(broken):  # ERROR
+    pass
+
+@pytest.mark.ranks(2)
+def test_exits():  # FAILED
+    if os.environ["RANK"] == "1": os._exit(3)
+    time.sleep(1000)
+
+@pytest.mark.ranks(2)
+def test_crashes():  # FAILED
+    if os.environ["RANK"] == "1": os.kill(os.getpid(), 11)
+    time.sleep(1000)
+
+class TestUnits(unittest.TestCase):
+    def setUp(self):
+        self.size = os.environ["WORLD_SIZE"]
+    @pytest.mark.ranks(2)
+    def test_of_unittest(self):  # PASSED
+        self.assertEqual(self.size, "2")
+"""
+SAID = (
+    *("rank 1 of 3 has failed; 2 others were stopped", "E       assert 1 == 2", "I am 1", "of 2 has failed"),
+    *("strict", "OSError: no", "rank 1: the test has ended its process, with exit code 3"),
+    *("rank 0: stopped, since another rank", "by SIGSEGV"),
+)
+
+
+def test_outcomes(run) -> None:
+    """Each test has the outcome that stands beside it, and nothing of one is seen in the next."""
+    out, _ = run(OUTCOMES, "-v")
+    expected = dict(re.findall(r"def (test_\w+)\(.*\):  # (\w+)", OUTCOMES))
+    found = dict(re.findall(r"^\S*::(test_\w+)\S* (?:\(.*\) )?([A-Z]+)", out, re.MULTILINE))
+    assert found == expected
+    assert [word for word in SAID if word not in out] == []
 
 
 def test_a_test_that_hangs(run) -> None:
