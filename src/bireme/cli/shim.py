@@ -13,70 +13,90 @@ from bireme.options.table import select
 from bireme.resources.ownership import cache_folder, make_owned
 from bireme.resources.program import find_executable
 
-# Each stands first in PATH, and takes itself out of it: the ranks have the PATH of the user.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MARK = ".bireme-shim"
+"""A file in each folder of these commands: none of them takes one of another folder for the real command."""
+
+# Builtins only: a start of Python costs one more exec and no fork. The PATH without such folders, which ranks get, is
+# in $path; a real command that is not a launcher keeps the whole PATH, since it may start one.
 _HEAD = """\
 #!/bin/sh
 # {name}, run by Bireme ({version}).
-own=${{0%/*}} path=
+set -f
 IFS=:
-for each in $PATH; do [ "$each" = "$own" ] || path=$path${{path:+:}}$each; done
+path= real=
+for each in $PATH; do
+    [ ! -e "$each/{mark}" ] || continue
+    path=$path:$each
+    [ -n "$real" ] || [ ! -f "$each/{name}" ] || [ ! -x "$each/{name}" ] || real=$each/{name}
+done
 unset IFS
-PATH=$path
-export PATH
-bireme() {{
-    [ -x {python} ] || {{ echo "bireme: {name}: there is no {python}: run bireme shim --install again" >&2; exit 127; }}
-    exec {python} -m "$@"
+run_real() {{
+    [ -n "$real" ] || {{ echo "bireme: {name}: command not found" >&2; exit 127; }}
+    exec "$real" "$@"
 }}
-real=$(command -v {name})
+launch() {{
+    [ -x {python} ] || {{ echo "bireme: {name}: there is no {python}: run bireme shim --install again" >&2; exit 127; }}
+    PATH=${{path#:}}
+    export PATH
+    as=$1
+    shift
+    [ -n "$PYTHON_EXEC" ] || [ -z "$python" ] || [ "$python" = {python} ] || set -- --python "$python" "$@"
+    case $as in
+        deepspeed) exec {python} -m bireme.deepspeed.runner "$@" ;;
+        *) exec {python} -m bireme shim --launch "$as" -- "$@" ;;
+    esac
+}}
 """
-_TORCHRUN = """\
-[ -z "$real" ] || [ ! -x "${real%/*}/python" ] || PYTHON_EXEC=${PYTHON_EXEC:-${real%/*}/python}
-[ -z "$PYTHON_EXEC" ] || export PYTHON_EXEC
-bireme bireme run "$@"
-"""
-_DEEPSPEED = 'bireme bireme.deepspeed.runner "$@"\n'
-_REAL = """\
-[ -n "$real" ] || { echo "bireme: $(basename "$0"): command not found" >&2; exit 127; }
-exec "$real" "$@"
+# The Python that the real launcher would start: that of its first line, else the one beside it.
+_OWN_PYTHON = """\
+python=
+if [ -n "$real" ]; then
+    IFS= read -r line <"$real" || :
+    line=${line#"#!"}
+    line=${line%% *}
+    case ${line##*/} in
+        python*) python=$line ;;
+        *) python=${real%/*}/python ;;
+    esac
+    [ -x "$python" ] || python=
+fi
 """
 _ACCELERATE = f"""\
-if [ "$1" = launch ]; then
-    shift
-    bireme bireme run "$@"
-fi
-{_REAL}"""
-# Of Python's options only -W and -X are followed by a word of theirs.
-_PYTHON = f"""\
-launch() {{
-    while [ $# -gt 1 ] && [ "$1" != -m ]; do
+[ "$1" = launch ] || run_real "$@"
+shift
+{_OWN_PYTHON}launch accelerate "$@"
+"""
+# Of Python's options only -W and -X may be followed by a word of theirs.
+_PYTHON = """\
+python=$real
+words() {
+    while [ $# -gt 1 ]; do
         case $1 in
+            -m | -[bBdEiIOPqsSuvx]*m) break ;;
             -W | -X) shift ;;
-            -[bBdEhiIOPqsSuvx]*) ;;
+            -[bBdEiIOPqsSuvxWX]*) ;;
             *) return ;;
         esac
         shift
     done
-    [ "$1" = -m ] || return
     module=$2
-    PYTHON_EXEC=${{PYTHON_EXEC:-$real}}
+    [ $# -lt 2 ] || shift 2
     case $module in
-        torch.distributed.run | torch.distributed.launch | accelerate.commands.launch)
-            shift 2
-            export PYTHON_EXEC
-            bireme bireme run "$@"
-            ;;
-        deepspeed.launcher.runner)
-            shift 2
-            export PYTHON_EXEC
-            bireme bireme.deepspeed.runner "$@"
-            ;;
+        torch.distributed.run | torch.distributed.launch) launch torchrun "$@" ;;
+        accelerate.commands.launch) launch accelerate "$@" ;;
+        deepspeed.launcher.runner) launch deepspeed "$@" ;;
     esac
-}}
-launch "$@"
-{_REAL}"""
+}
+words "$@"
+run_real "$@"
+"""
 _SCRIPTS = {
-    "torchrun": _TORCHRUN,
-    "deepspeed": _DEEPSPEED,
+    "torchrun": _OWN_PYTHON + 'launch torchrun "$@"\n',
+    "deepspeed": _OWN_PYTHON + 'launch deepspeed "$@"\n',
     "accelerate": _ACCELERATE,
     "python": _PYTHON,
     "python3": _PYTHON,
@@ -91,20 +111,32 @@ def main(argv: list[str]) -> int:
 
         show(help_page("shim"))
         return OK
+    if parsed.options["launch"]:
+        return _launch(parsed.options["launch"], parsed.command, os.environ)
     place = parsed.options["install"]
     if place:
         if parsed.command:
             raise BadInputError("--install writes the commands, and runs none", hint="bireme shim --install DIR")
-        _write(place)
+        _write(place, _texts())
         show(f"put it first in PATH: export PATH={shlex.quote(os.path.abspath(place))}:$PATH\n")
         return OK
     if not parsed.command:
         complain("expected a command\n  bireme shim -- llamafactory-cli train …")
         return BAD_INPUT
-    folder = os.path.join(cache_folder(os.environ), "shim")
+    return _run(parsed.command)
+
+
+def _run(command: tuple[str, ...]) -> int:
+    """Replace this process by the command, with the folder of our commands first in its PATH."""
+    import hashlib
+
+    texts = _texts()
+    # A folder for each installation of Bireme: what it has does not change under a running command.
+    name = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
+    folder = os.path.join(cache_folder(os.environ), f"shim-{name}")
     make_owned(folder, hint="set XDG_CACHE_HOME to a folder of yours")
-    _write(folder)
-    program = parsed.command[0]
+    _write(folder, texts)
+    program = command[0]
     there = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     path = program if os.sep in program else find_executable(program, there)
     if not path or not os.path.exists(path):
@@ -112,24 +144,60 @@ def main(argv: list[str]) -> int:
         return NOT_FOUND
     sys.stdout.flush()
     try:
-        os.execve(path, parsed.command, there)
+        os.execve(path, command, there)
     except OSError as error:
         raise BadInputError(f"cannot run {program}: {error.strerror}") from None
 
 
-def _write(folder: str) -> None:
-    """Write the commands to a folder, those that are not there yet."""
+def _launch(name: str, argv: tuple[str, ...], environ: Mapping[str, str]) -> int:
+    """Run a command line of torchrun or accelerate with that launcher's own defaults, where ``bireme run`` has others.
+
+    Both start their ranks on this machine alone, unless the line says otherwise; torchrun starts one. accelerate reads
+    the file that ``accelerate config`` has saved.
+    """
+    from bireme.cli.defaults import parse_run
+    from bireme.cli.run import carry_out
+
+    words: tuple[str, ...] = ()
+    if name == "accelerate":
+        words = _saved_config(environ)
+    elif not environ.get("PET_NPROC_PER_NODE"):
+        words = ("--nproc_per_node=1",)
+    parsed = parse_run(select("run"), [*words, *argv], environ)
+    options = parsed.options
+    if options["num_nodes"] in (None, 1) and not (options["hosts"] or options["hostfile"] or options["no_ssh"]):
+        parsed = parsed.replace(options={**options, "standalone": True})
+    return carry_out(parsed)
+
+
+def _saved_config(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The option for the file that ``accelerate config`` has saved, if there is one."""
+    cache = environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.path.expanduser(environ.get("HF_HOME", os.path.join(cache, "huggingface")))
+    for name in ("default_config.yaml", "default_config.json"):
+        path = os.path.join(home, "accelerate", name)
+        if os.path.isfile(path):
+            return ("--config_file", path)
+    return ()
+
+
+def _texts() -> dict[str, str]:
     import bireme
+
+    known = {"version": bireme.__version__, "python": shlex.quote(sys.executable), "mark": _MARK}
+    return {_MARK: "", **{name: _HEAD.format(name=name, **known) + rest for name, rest in _SCRIPTS.items()}}
+
+
+def _write(folder: str, texts: Mapping[str, str]) -> None:
+    """Write the commands to a folder, those that are not there yet."""
     from bireme import drafts
 
-    python = shlex.quote(sys.executable)
     try:
         os.makedirs(folder, exist_ok=True)
-        for name, rest in _SCRIPTS.items():
-            text = (_HEAD.format(name=name, version=bireme.__version__, python=python) + rest).encode()
+        for name, text in texts.items():
             path = os.path.join(folder, name)
-            if not os.path.isfile(path) or _read(path) != text:
-                drafts.write(path, text, mode=0o755)
+            if not os.path.isfile(path) or _read(path) != text.encode():
+                drafts.write(path, text.encode(), mode=0o755)
     except OSError as error:
         raise BadInputError(f"cannot write to {folder}: {error.strerror}") from None
 

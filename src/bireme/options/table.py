@@ -35,7 +35,7 @@ TORCHRUN = (
     Option("choice", "--rdzv_backend NAME", "with --rdzv_endpoint: static, if each node's command has --node_rank; "
         "c10d, if PyTorch numbers the nodes", choices=("static", "c10d")),
     Option("word", "--rdzv_id ID", "id of the job, in TORCHELASTIC_RUN_ID", field="run_id"),
-    Option("word", "--role NAME", "role of the ranks, in ROLE_NAME"),
+    Option("word", "--role NAME", "role of the ranks, in ROLE_NAME", unset=("",)),
     Option("flag", "--virtual_local_rank", "show each rank only its own device, as device 0, with LOCAL_RANK=0",
         to_torchrun=True),
     Option("choice", "--numa_binding MODE", "same as --bind_cores_to_rank",
@@ -303,7 +303,11 @@ GROUPS: Groups = {
         Option("count", "--rank K", "only the lines of this rank", ("logs",), least=0),
         Option("flag", "--now", "kill it, without a time to end in", ("stop",)),
     ),
-    "shim": (Option("word", "--install DIR", "write the commands to a folder, as for a container image", ("shim",)),),
+    "shim": (
+        Option("word", "--install DIR", "write the commands to a folder, as for a container image", ("shim",)),
+        Option("choice", "--launch NAME", "run a command line of this launcher, as these commands do", ("shim",),
+            choices=("torchrun", "accelerate")),
+    ),
     "node": (Option("flag", "--back", "use the node again, once it is fit", ("drain",)),),
     "nodes": (
         Option("word", "--hostfile -H --deepspeed_hostfile FILE", "file that lists the nodes, one per line: worker-0 "
