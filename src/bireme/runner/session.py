@@ -165,7 +165,7 @@ class Session:
         self._own_socket: ControlSocket | None = None
         self._requests: JobRequests | None = None
         self._socket: ControlSocket | None = None
-        self._last: tuple[int, bytes] | None = None  # a rank, and the end of what it has written
+        self._tails: dict[int, bytes] = {}  # the end of what each rank has written, the last one's at the end
         self._talked = False  # whether a rank has written something since it was last looked
         self._missing = 0  # how many nodes have not sent them
 
@@ -226,9 +226,10 @@ class Session:
     @property
     def last_line(self) -> str:
         """The last line that a rank has written, with its number."""
-        if self._last is None:
+        if not self._tails:
             return ""
-        rank, data = self._last
+        rank = next(reversed(self._tails))
+        data = self._tails[rank]
         return f"[{rank}] {data.rstrip().rpartition(bytes([10]))[2].decode(errors='replace')[-_LAST_LINE:]}"
 
     def planned(self, plan: StartPlan) -> JobOutput:
@@ -354,8 +355,8 @@ class Session:
             if self._events is not None and rank not in self._heard:
                 self._heard.add(rank)
                 self._note("first output", rank=rank)
-            before = self._last[1] if self._last is not None and self._last[0] == rank else b""
-            self._last = rank, (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
+            before = self._tails.pop(rank, b"")
+            self._tails[rank] = (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
         if self._is_full:
             self.crew.hold_output()
 
