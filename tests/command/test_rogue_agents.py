@@ -233,9 +233,13 @@ def test_output_without_credit(rogue, tmp_path: Path) -> None:
     """An agent that goes on sending although nobody reads loses its node; all that it sends would have to be kept."""
     text = struct.pack("!IB", 1, 1) + b"x" * 500_000
     data: dict[str, object] = {"raw": (b"O" + struct.pack("!I", len(text)) + text).hex()}
-    first = "import os\nopen(os.environ['RANK'], 'w').write(str(os.getpid()))\n"
-    (tmp_path / "rank.py").write_text(first + RANK)
-    job = rogue("Up", "after", [data] * 20, wait=False)
+    first = "import os, time\nopen(os.environ['RANK'], 'w').write(str(os.getpid()))\n"
+    # The flood begins with an unfinished line of rank 1, so not before the other rank runs.
+    waits = (
+        "if os.environ['RANK'] == '1':\n    while not os.path.exists('0'): time.sleep(0.01)\n    os.write(1, b'x')\n"
+    )
+    (tmp_path / "rank.py").write_text(first + waits + RANK)
+    job = rogue("Rested", "after", [data] * 20, wait=False)
     wait_for((tmp_path / "0").exists, "the other node's rank")
     pid = int(wait_for((tmp_path / "0").read_text, "its pid"))
     wait_for(lambda: not state_of(pid), "its end, although nobody reads")

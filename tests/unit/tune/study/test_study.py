@@ -585,7 +585,8 @@ def test_the_units_of_two_goals_do_not_matter():
     """If they did, the goal with the larger numbers would decide alone."""
 
     def front(unit: float) -> list[object]:
-        study = Study({"size": list(range(1, 9)), "waste": [0, 1]}, maximize="rate", minimize="bytes")
+        varies = {"size": list(range(1, 9)), "waste": [0, 1]}
+        study = Study(varies, maximize="rate", minimize="bytes", clock=lambda: 0.0)
         draw = random.Random(4)
         while trial := study.ask():
             rate, used = trial.point["size"] ** 0.5, unit * trial.point["size"] * (1 + trial.point["waste"])
