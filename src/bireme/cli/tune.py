@@ -34,8 +34,8 @@ _TYPED = {"--autotuning": "bireme tune"}
 
 _SAYS_SO = (*DECLARES, "maximize", "minimize", "limit", "warm_start")
 _FOR_ASK_TELL = (
-    *(*DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "confirm", "search", "seed"),
-    *("ask_tell", "autotuning", "quiet", "results_dir"),
+    *(*DECLARES, "maximize", "minimize", "budget", "trials", "confidence", "effect", "confirm", "pruner", "search"),
+    *("seed", "ask_tell", "autotuning", "quiet", "results_dir"),
 )
 
 _IN_THE_SECTION = {"trials": "tuner_num_trials", "search": "tuner_type", "results_dir": "results_dir"}
@@ -264,8 +264,10 @@ def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
         return _tell(study, request)
     if "answer" in request:
         return {"answer": study.answer.as_dict()}
+    if "prune" in request:
+        return {"prune": _reason_to_prune(study, request)}
     raise BadInputError(
-        f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, propose, tell, answer"
+        f"no request in {', '.join(request) or 'an empty object'}", hint="one of: ask, propose, prune, tell, answer"
     )
 
 
@@ -277,3 +279,12 @@ def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
         raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
     study.tell(name, result.replace(seconds=float(numbers[-1])))
     return {"told": name}
+
+
+def _reason_to_prune(study: Study, request: Mapping[str, Any]) -> str:
+    name, series = str(request["prune"]), request.get("series", ())
+    if name not in {each.name for each in study.pending}:
+        raise BadInputError(f"no trial {name!r} is pending")
+    if not isinstance(series, list) or not all(isinstance(each, (int, float)) for each in series):
+        raise BadInputError(f"trial {name!r}: series is a list of numbers")
+    return study.reason_to_prune(name, series=series)

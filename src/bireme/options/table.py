@@ -468,6 +468,9 @@ GROUPS: Groups = {
         Option("word", "--effect PERCENT", "the smallest difference that matters, in percent (default: 2)", _TUNE),
         Option("word", "--confirm PART", "the part of the whole time in which the best run again at most: 50% (default "
             "without --budget and --trials), off, or sure: until the answer is", _TUNE),
+        Option("word", "--pruner PRUNER", "when a trial is stopped early: certain (default): it cannot win any more; "
+            "halving or halving:FACTOR: after 1, 4, 16 and so on readings (FACTOR is 4) the best part goes on; off",
+            _TUNE, default=""),
         Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
             "optuna:SAMPLER", _TUNE, default=""),
         Option("count", "--seed N", "start of the random numbers, which give the order of trials (default: 0)", _TUNE,

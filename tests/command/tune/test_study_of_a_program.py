@@ -177,6 +177,8 @@ def test_files_of_trials_side_by_side_are_kept_apart(bench):
         ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a duration"),
         ((*BATCHES, *RATE, "--effect", "0.05"), ("--batch", "{batch}"), "is not a number of percent from 0.1 to 100"),
         ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
+        ((*BATCHES, *RATE, "--pruner", "best"), ("--batch", "{batch}"), "--pruner: no pruner 'best'"),
+        ((*BATCHES, "--minimize", "time", "--pruner", "halving"), ("--batch", "{batch}"), "at the end of a trial"),
     ],
 )
 def test_a_wrong_description_is_refused_before_the_second_trial(bench, options, args, message):
@@ -311,6 +313,36 @@ def test_memory_of_a_program_that_ends_at_once(bench):
     assert "peak_memory" in bench.tune(*words).stdout
     (record,) = bench.ends().values()
     assert 80 << 20 <= record["figures"]["peak_memory"] < 100 << 20
+
+
+def test_halving_stops_what_is_behind_at_a_step(bench):
+    """Six hang after their fifth loss, and only the pruner ends them; what it knows, the journal keeps."""
+    (bench.folder / "losses.py").write_text("""
+import sys, time
+x = int(sys.argv[1])
+for step in range(8):
+    print(f"loss: {x + 1 / (step + 1)}", flush=True)
+    if x > 3 and step == 4:
+        time.sleep(600)
+""")
+    (bench.folder / "tune.toml").write_text("""
+command = "losses.py {x}"
+minimize = "loss: {}"
+search = "gridsearch"
+pruner = "halving"
+confirm = "off"
+parameters.x = "3,1,2,4,5,6,7,8,9"
+""")
+    done = bench.tune("--trials", "7", "tune.toml")
+    bench.tune("tune.toml")
+    ends = {end["point"]["x"]: end for end in bench.ends().values()}
+    assert {x for x, end in ends.items() if end["ending"]["cause"] == "pruned"} == {4, 5, 6, 7, 8, 9}, done.stdout
+    assert ends[1]["passed"] == {"1": 2.0, "4": 1.25} and ends[9]["passed"]["1"] == 10.0
+    assert ends[9]["ending"]["reason"] in [
+        f"not among the best {n} of {m} after {k}"
+        for n, m, k in ((2, 10, "1 reading"), (1, 6, "4 readings"), (2, 10, "4 readings"))
+    ], ends[9]["ending"]
+    assert "about 2.73 x the default" in bench.tune("status").stdout
 
 
 def test_a_study_file_says_the_same(bench):

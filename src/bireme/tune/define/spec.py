@@ -22,7 +22,7 @@ class StudySpec(Value):
     Attributes:
         results_dir: the folder of the study; "": the usual one.
         warm_start: tables and folders of results that are known already.
-        search, seed, confidence, effect, trials, confirm: see `bireme.tune.study.study.Study`.
+        search, seed, confidence, effect, trials, confirm, pruner: see `bireme.tune.study.study.Study`.
         seconds: the budget of wall time of all runs of the study together; None: no limit.
     """
 
@@ -37,6 +37,7 @@ class StudySpec(Value):
     trials: int | None = None
     seconds: float | None = None
     confirm: str | None = None
+    pruner: str = "certain"
 
     @classmethod
     def of(cls, options: Mapping[str, Any], args: Sequence[str], declaration: Declaration | None = None) -> StudySpec:
@@ -59,6 +60,7 @@ class StudySpec(Value):
             trials=options["trials"],
             seconds=options["budget"],
             confirm=options["confirm"],
+            pruner=options["pruner"] or "certain",
             seed=options["seed"],
             **shares(options),
         )
@@ -66,7 +68,7 @@ class StudySpec(Value):
     @property
     def bounds(self) -> dict[str, Any]:
         """How the study searches, and when it ends: options of `bireme.tune.study.study.Study`."""
-        names = ("search", "seed", "confidence", "effect", "trials", "seconds", "confirm")
+        names = ("search", "seed", "confidence", "effect", "trials", "seconds", "confirm", "pruner")
         return {name: getattr(self, name) for name in names}
 
 

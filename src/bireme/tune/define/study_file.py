@@ -28,7 +28,8 @@ EXAMPLE = "tune.toml"
 """The file that ``bireme tune --init`` writes."""
 _OPTIONS = {"maximize": "maximize", "minimize": "minimize", "limits": "limit"}
 _OPTIONS |= {
-    name: name for name in ("trials", "confidence", "effect", "budget", "confirm", "seed", "search", "results_dir")
+    name: name
+    for name in ("trials", "confidence", "effect", "budget", "confirm", "pruner", "seed", "search", "results_dir")
 }
 _OPTIONS |= {"warm_start": "warm_start"}
 """Keys that are options of the command line, and their names there."""

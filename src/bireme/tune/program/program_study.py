@@ -43,6 +43,7 @@ from bireme.tune.store.folder import PRIVATE, SUMMARY, make_folder, prepare, wri
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import ProgramSuccessor, digest_of, read_results, restore
+from bireme.tune.study.pruner import halving
 from bireme.tune.study.study import Study
 from bireme.tune.study.trial import Goal, Objective
 from bireme.tune.study.trial_result import TrialResult
@@ -54,6 +55,9 @@ DEFAULT = "tuning"
 
 _CANNOT_START = (126, 127)
 """Exit codes of a program that cannot be executed, or is not found."""
+
+_AT_STEPS = ("pattern", "reported")
+"""Figures that are known while a trial runs."""
 
 _EVERY, _EVERY_MEMORY = 0.25, 0.05
 """Seconds between two polls of the figures of a running trial, and at its memory."""
@@ -121,6 +125,10 @@ class ProgramStudy(Adapter):
         self._spec, self._real, self._measure = spec, real, spec.measure
         memory_use.check(self._measure, local=setting.launch.pool.local)
         _keep_files_apart(self._measure, setting.side_by_side)
+        source = self._measure.goals[0].source
+        if halving(spec.pruner, self._measure.goals) and source.kind not in _AT_STEPS:
+            what, hint = f"{source.text} is known only at the end of a trial", "let the program print it at each step"
+            raise BadInputError(what, hint=hint, where="--pruner")
         # Its ranks are found on this machine by this tuner's mark, where memory is measured.
         mark = ("--export", f"{TUNER}={memory_use.mark()}") if self._measure.memory else ()
         super().__init__(setting.replace(launch=setting.launch.replace(words=(*setting.launch.words, *mark))))
@@ -239,7 +247,7 @@ class ProgramStudy(Adapter):
         values = reader.values(self._measure.goals[0].name)
         warm_up = max(self._warm_up, steady_part(values).left_out) if values else 0
         running = 0.0 if self._launching is None else seconds - self._launching
-        return self.study.reason_to_prune(name, running, values[warm_up:])
+        return self.study.reason_to_prune(name, running, values, warm_up)
 
     # -- after ---------------------------------------------------------------------------------------
 
@@ -264,7 +272,11 @@ class ProgramStudy(Adapter):
         self._ended(name)
         parts = _parts(readings, result.seconds, ranks)
         self._launching = max(self._launching or 0.0, parts["launch"])
-        self._warm_up = max(self._warm_up, readings.warm_up.get(self._measure.goals[0].name, 0))
+        goal = self._measure.goals[0].name
+        self._warm_up = max(self._warm_up, readings.warm_up.get(goal, 0))
+        # Also what it has reported since the last poll.
+        self.study.reason_to_prune(name, result.seconds, [value for _, value in readings.series.get(goal, ())])
+        steps = self.study.steps(name)
         self.study.tell(name, result)
         return {
             **{each: value for each, value in trial.as_dict().items() if each != "name"},
@@ -272,6 +284,7 @@ class ProgramStudy(Adapter):
             "figures": dict(result.metrics),
             "units": dict(readings.units),
             **_in_short(readings),
+            **steps,
             **({"notes": list(readings.notes)} if readings.notes else {}),
             **({"limit": self.setting.limit} if result.cause == "timed out" else {}),
             "parts": parts,

@@ -140,7 +140,8 @@ def restore(study: Study, known: StudyRecords) -> None:
     """Tell a new study what has ended of it."""
     study.restore_finalists(known.finalists)
     for end in known.ends.values():
-        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)), earlier=known.is_earlier(end))
+        earlier, passed = known.is_earlier(end), end.get("passed")
+        study.restore(trial_of(end), result_of(end), float(end.get("elapsed", 0.0)), earlier=earlier, passed=passed)
 
 
 def digest(data: bytes, size: int = 8) -> str:

@@ -133,6 +133,7 @@ class Study(study.Study):
 
     def _record(self, trial: Trial, result: TrialResult) -> None:
         told = {"ending": result.as_dict(), "elapsed": round(self._budget.elapsed, 3), "figures": dict(result.metrics)}
+        told |= self.steps(trial.name)
         self._append({"end": trial.name, **_facts(trial), **told})
 
     def add_trial(self, point: Point, *, failed: str = "", **metrics: float) -> None:

@@ -26,7 +26,7 @@ from bireme.tune.study.confirmation import Confirmation
 from bireme.tune.study.finalists import MOST, choose, promising
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.paired_rounds import PairedRounds
-from bireme.tune.study.pruner import reason_to_prune
+from bireme.tune.study.pruner import halving, reason_to_prune
 from bireme.tune.study.screening import LEAST_RUNS
 from bireme.tune.study.search import DefaultFirst, Proposal, Sampler
 from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Forecast, Goal, Objective, Trial
@@ -98,6 +98,8 @@ class Study:
         side_by_side: how many trials run at the same time.
         confirm: how much of the whole time the best points may be run again: ``50%`` (the default without a budget),
             ``off``, or ``sure``: until the answer is, or the budget is spent (the default with a budget).
+        pruner: when a running trial is to be stopped: ``certain``: it cannot win any more; ``halving`` or
+            ``halving:FACTOR``: after 1, FACTOR (4), FACTOR², … figures of one goal, the best part goes on; ``off``.
         sampler: what is tried before the best is run again.
         names: of trials.
         has_default: whether points are compared with a default; else with the one that the search finds the best.
@@ -121,6 +123,7 @@ class Study:
         clock: Callable[[], float] = time.monotonic,
         side_by_side: int = 1,
         confirm: str | None = None,
+        pruner: str = "certain",
         sampler: Sampler | None = None,
         names: Names = numbered,
         has_default: bool = True,
@@ -135,6 +138,8 @@ class Study:
         self._budget = Budget(trials, seconds, clock, side_by_side, least_rounds(1 - confidence))
         self._confirm = confirm or ("sure" if self._budget.limited else CONFIRM)
         self._share = share(self._confirm)
+        self._pruner = pruner
+        self._halving = halving(pruner, self._goals)
         self._measured = Measurements(self._goals)
         options = {"repeats": True, "negligible": _NEGLIGIBLE * effect}
         self._sampler: Sampler = sampler or DefaultFirst(
@@ -198,8 +203,8 @@ class Study:
         Args:
             name: the trial's.
             result: how it ended; or
-            failed: why it measured nothing: ``out of memory`` or any other words; or
-            metrics: what it measured, by name.
+            failed: why it measured nothing: ``out of memory`` or any other words; ``pruned``: it was stopped early; or
+            metrics: what it measured, by name; of a pruned trial, until then.
 
         Raises:
             BadInputError: no such trial is pending, or the metric of a goal is missing.
@@ -224,7 +229,7 @@ class Study:
         """
         if name not in self._pending:
             raise BadInputError(f"no trial {name!r} is pending")
-        cause = "ok" if not failed else "out of memory" if failed == "out of memory" else "failed"
+        cause = "ok" if not failed else failed if failed in ("out of memory", "pruned") else "failed"
         took = self._clock() - self._asked[name]
         return TrialResult(cause=cause, reason=failed, seconds=took, metrics=metrics)  # type: ignore[arg-type]  # one of them
 
@@ -245,7 +250,15 @@ class Study:
         result = TrialResult(cause="failed" if failed else "ok", reason=failed, metrics=metrics)
         self.restore(Trial(name=name, point=dict(point), phase="known"), result)
 
-    def restore(self, trial: Trial, result: TrialResult, elapsed: float = 0.0, *, earlier: bool = False) -> None:
+    def restore(
+        self,
+        trial: Trial,
+        result: TrialResult,
+        elapsed: float = 0.0,
+        *,
+        earlier: bool = False,
+        passed: Mapping[str, float] | None = None,
+    ) -> None:
         """Take over a trial of an earlier run of this study. To be called in the order of their ends, before asking.
 
         A round that an interruption has cut is not completed: its runs would be hours apart, on other slots.
@@ -255,6 +268,7 @@ class Study:
             result: its result.
             elapsed: seconds that the study had taken at its end; 0.0: unknown.
             earlier: whether it counts only until the same point has run again.
+            passed: what `steps` said of it.
         """
         if result.cause in NOT_THE_CONFIGURATION:
             return
@@ -262,6 +276,8 @@ class Study:
         if trial.phase == "known":
             return
         self._names.add(trial.name)
+        if self._halving and passed:
+            self._halving.passed[trial.name] = {int(step): figure for step, figure in passed.items()}
         self._budget.earlier = elapsed or self._budget.earlier + result.seconds / self._side_by_side
         if trial.paired:
             self._earlier.append((trial.round, trial.point, values))
@@ -292,6 +308,8 @@ class Study:
         """A pending trial was not measured: it may be proposed again."""
         trial = self._pending.pop(name)
         self._names.discard(name)
+        if self._halving:
+            self._halving.passed.pop(name, None)
         if trial.paired and self._rounds is not None:
             self._rounds.drop(trial.round, trial.point)
 
@@ -302,18 +320,31 @@ class Study:
         if trial.paired and self._rounds is not None:
             self._rounds.tell(trial.round, trial.point, ())
 
-    def reason_to_prune(self, name: str, seconds: float, series: Sequence[float] = ()) -> str:
-        """Why a running trial cannot win any more; "" as long as it may.
+    def reason_to_prune(
+        self, name: str, seconds: float | None = None, series: Sequence[float] = (), warm_up: int = 0
+    ) -> str:
+        """Why a running trial is to be stopped, by the pruner; "" if it is not. A trial that is stopped is still told.
 
         Args:
             name: the trial's.
-            seconds: it has run for.
-            series: what it has measured for the first goal since its warm-up.
+            seconds: it has run for; None: since it was asked for.
+            series: all that it has measured for the first goal until now.
+            warm_up: how many figures at the beginning of the series are of its warm-up.
         """
-        best = self._sampler.best(self._measured)
-        if self._pending[name].phase != "search" or len(self._goals) > 1 or best is None:
+        trial, best = self._pending[name], self._sampler.best(self._measured)
+        if self._halving and not trial.paired:
+            self._halving.note(name, series)
+        if trial.phase != "search" or self._pruner == "off" or len(self._goals) > 1 or best is None:
             return ""
-        return reason_to_prune(self._measured, best, seconds, series)
+        if self._halving:
+            return self._halving.reason(name)
+        seconds = self._clock() - self._asked[name] if seconds is None else seconds
+        return reason_to_prune(self._measured, best, seconds, series[warm_up:])
+
+    def steps(self, name: str) -> Mapping[str, object]:
+        """What the journal keeps of a trial for the pruner: its figures at the steps where trials are compared."""
+        passed = self._halving.passed.get(name, {}) if self._halving else {}
+        return {"passed": {str(step): figure for step, figure in passed.items()}} if passed else {}
 
     # -- what is next ----------------------------------------------------------------------------------
 

@@ -61,8 +61,8 @@ def test_what_the_example_only_mentions_is_right_too(tmp_path):
     found = study(tmp_path, text.replace("default = 4", "default = 8").replace('"8..512', '"32..512'))
     assert found.words == (
         "--maximize=samples/s: {}", "--limit=p99: {} < 200", "--limit=peak_memory < 16GiB", "--trials=40",
-        "--confidence=95", "--effect=2", "--budget=2h", "--confirm=50%", "--search=model_based", "--results_dir=tuning",
-        "--warm_start=measured.csv", "--num_gpus=2",
+        "--confidence=95", "--effect=2", "--budget=2h", "--confirm=50%", "--pruner=halving",
+        "--search=model_based", "--results_dir=tuning", "--warm_start=measured.csv", "--num_gpus=2",
     )  # fmt: skip
     assert found.declaration.bindings[-1] == Binding("accum", "file", "config.yaml", "training.accum")
 

@@ -40,6 +40,19 @@ def test_a_program_drives_the_study():
     assert ask.process.wait(timeout=60) == 0
 
 
+def test_trials_are_stopped_early_also_by_what_an_earlier_program_has_told(tmp_path):
+    words = (*WORDS, "--search", "gridsearch", "--pruner", "halving", "--results_dir", str(tmp_path / "kept"))
+    for rate, stopped in ((3.0, False), (2.0, False), (1.0, False), (2.5, True)):
+        ask = Driver(*words)
+        name = ask({"ask": True})["trial"]["name"]
+        reason = ask({"prune": name, "series": [rate]})["prune"]
+        assert reason == ("not among the best 1 of 4 after 1 reading" if stopped else "")
+        told = {"tell": name, "figures": {"rate": rate}, **({"failed": "pruned"} if stopped else {})}
+        assert ask(told) == {"told": name}
+        ask.process.stdin.close()
+        assert ask.process.wait(timeout=60) == 0
+
+
 def test_another_program_goes_on_with_the_study(tmp_path):
     """What was told is not asked again, and what was asked for may be told later."""
     words = (*WORDS, "--results_dir", str(tmp_path / "kept"), "--trials", "6")
@@ -75,9 +88,11 @@ def test_what_is_wrong_is_said_and_the_study_goes_on():
     ask = Driver(*WORDS)
     assert "not JSON" in ask("{")["error"]
     assert "not a JSON object" in ask("[]")["error"]
-    assert "one of: ask, propose, tell, answer" in ask({"question": 1})["error"]
+    assert "one of: ask, propose, prune, tell, answer" in ask({"question": 1})["error"]
     assert "no trial 'x' is pending" in ask({"tell": "x", "figures": {"rate": 1}})["error"]
     name = ask({"ask": True})["trial"]["name"]
+    assert "no trial 'x' is pending" in ask({"prune": "x", "series": []})["error"]
+    assert "a list of numbers" in ask({"prune": name, "series": 3})["error"]
     assert "are numbers" in ask({"tell": name, "figures": {"rate": "fast"}})["error"]
     assert "no figure 'rate'" in ask({"tell": name, "figures": {"speed": 1}})["error"]
     assert ask({"tell": name, "failed": "out of memory"}) == {"told": name}

@@ -474,8 +474,56 @@ def test_a_series_that_stays_below_the_best_is_stopped():
     while (trial := study.ask()) and trial.phase == "noise":
         study.tell(trial.name, speed=100 * draw.gauss(1, 0.01))
     assert not study.reason_to_prune(trial.name, 1.0, [50.0] * 4)  # too few to say so
-    assert study.reason_to_prune(trial.name, 1.0, [50 * draw.gauss(1, 0.02) for _ in range(20)])
+    slow = [50 * draw.gauss(1, 0.02) for _ in range(20)]
+    assert study.reason_to_prune(trial.name, 1.0, slow)
+    assert study.reason_to_prune(trial.name, 1.0, [*[500.0] * 20, *slow], 20) and not study.reason_to_prune(
+        trial.name, 1.0, slow, 20
+    ), "the warm-up does not count"
     assert not study.reason_to_prune(trial.name, 1.0, [98 * draw.gauss(1, 0.02) for _ in range(20)])
+
+
+def halved(study: Study, levels: dict[int, float], steps: int = 16) -> dict[int, tuple[str, int]]:
+    """For each point of the search, why it was stopped and after how many losses, which come down to its level."""
+    found = {}
+    while trial := study.ask():
+        losses: list[float] = []
+        reason = ""
+        while not reason and len(losses) < steps:
+            losses.append(levels[trial.point["x"]] + 1 / (len(losses) + 1))
+            reason = study.reason_to_prune(trial.name, series=losses)
+        study.tell(trial.name, failed="pruned" if reason else "", loss=losses[-1])
+        if trial.phase == "search":
+            found[trial.point["x"]] = reason, len(losses)
+    return found
+
+
+def test_halving_lets_the_best_part_go_on_at_each_step():
+    """The default ran twice, so from the third point on four have reached the first step."""
+    levels = {0: 5.0, 1: 6.0, 2: 7.0, 3: 4.0, 4: 4.5, 5: 3.0, 6: 9.0, 7: 1.0}
+    options = {"minimize": "loss", "search": "gridsearch", "confirm": "off", "clock": lambda: 0.0}
+    found = halved(Study({"x": list(levels)}, pruner="halving", **options), levels)
+    assert found[1] == ("", 16), "only three have reached the step"
+    assert found[2] == ("not among the best 1 of 4 after 1 reading", 1)
+    assert found[3] == found[5] == found[7] == ("", 16), "each is the best until then"
+    assert found[4] == ("not among the best 1 of 6 after 1 reading", 1)
+    thirds = halved(Study({"x": list(levels)}, pruner="halving:3", **options), levels)
+    assert thirds[1][0] == "not among the best 1 of 3 after 1 reading"
+    assert all(not reason for reason, _ in halved(Study({"x": list(levels)}, pruner="off", **options), levels).values())
+
+
+def test_halving_where_more_is_better():
+    levels = {0: 5.0, 1: 6.0, 2: 1.0, 3: 7.0}
+    study = Study({"x": list(levels)}, maximize="loss", pruner="halving", search="gridsearch", confirm="off")
+    assert [reason != "" for reason, _ in halved(study, levels).values()] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("goals", "pruner", "said"),
+    [("a", "median", "no pruner 'median'"), ("a", "halving:1", "no pruner"), (["a", "b"], "halving", "one goal")],
+)
+def test_a_pruner_that_there_is_not(goals, pruner, said):
+    with pytest.raises(BadInputError, match=said):
+        Study({"x": [1, 2]}, maximize=goals, pruner=pruner)
 
 
 def test_what_was_stopped_early_is_never_the_best():
