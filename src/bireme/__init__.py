@@ -79,5 +79,5 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(home), name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # ranks may have an older Python
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import clean_environ, run_python
+from tests.conftest import Stage, clean_environ, free_ports, read_lines, run_python, wait_for
 
 BEGIN = """
 import os, signal, sys, threading, time
@@ -87,8 +88,6 @@ kept, text = [], io.StringIO()
 launch(lambda: print("said", bireme.rank()){where})
 print(*kept, text.getvalue(), sep="\\n")
 """)
-    import os
-
     assert sorted(filter(None, found)) == [line.replace("HOST", os.uname().nodename) for line in lines]
 
 
@@ -144,6 +143,10 @@ def test_the_place_of_an_error_in_code_that_travels_by_value(tmp_path: Path) -> 
         ("launch(lambda: os.kill(os.getpid(), signal.SIGKILL))", "RankKilledError rank"),
         ("launch(lambda: sys.exit(3), ranks=1)", "JobError rank 0 on"),
         ("launch(time.sleep, 1000, time_limit=0.5)", "TimeLimitError stopped after the time limit of 0.5 s"),
+        (
+            "sys.version_info = (3, 1); launch(lambda: 1)",
+            "TypeError a function that travels by value needs the same Python: ",
+        ),
     ],
 )
 def test_what_goes_wrong(text: str, said: str) -> None:
@@ -300,29 +303,131 @@ except RuntimeError as error:
     ]
 
 
+def replaced(text: str) -> tuple[list[str], str]:
+    """Run a program of whose ranks some die; the lines that it prints, and what is said of the ranks."""
+    done = run_python(BEGIN + text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "said", "how"),
     [
-        ("os._exit(0)", "has ended during a call"),
-        ("os.kill(os.getpid(), 9)", "SIGKILL"),
-        ("os._exit(3)", "exit code 3"),
+        ("os._exit(0)", "JobError rank 1 on HOST has ended during a call", "exit code 0"),
+        ("os.kill(os.getpid(), 9)", "RankKilledError rank 1 on HOST, pid ", "SIGKILL (exit code 137)"),
+        ("os._exit(3)", "JobError rank 1 on HOST, pid ", "exit code 3"),
     ],
 )
-def test_a_rank_that_dies_is_replaced(end: str, said: str) -> None:
-    done = run_python(
-        BEGIN
-        + f"""
-with pool() as ranks:
+def test_a_rank_that_dies_fails_its_own_call_and_is_replaced(tmp_path: Path, end: str, said: str, how: str) -> None:
+    host = os.uname().nodename
+    lines, told = replaced(f"""
+go = {str(tmp_path / "go")!r}
+def slow():
+    while not os.path.exists(go):
+        time.sleep(0.01)
+    return bireme.rank(), os.getpid()
+with pool(ranks=3) as ranks:
+    before = list(ranks.launch(os.getpid))
+    first = ranks.submit(slow)
     failing = ranks.submit(lambda: {end})
+    last = ranks.submit(slow)
     print(type(failing.exception()).__name__, failing.exception())
+    open(go, "w").close()
+    after = list(ranks.launch(os.getpid))
+    print([first.result(), last.result()] == [(0, before[0]), (2, before[2])])
+    print([old == new for old, new in zip(before, after)])
+""")
+    assert lines[0].startswith(said.replace("HOST", host))
+    assert lines[1:] == ["True", "[True, False, True]"]
+    assert told == f"bireme: rank 1 on {host} is replaced: {how}\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "said"),
+    [("os._exit(3)", "JobError", 1), ("raise KeyError('x')", "KeyError", 0), ("open('began', 'w').close()", "", 0)],
+    ids=["dies", "raises", "interrupted"],
+)
+def test_a_group_of_which_one_rank_fails(tmp_path: Path, end: str, error: str, said: int) -> None:
+    """The others would wait for it. Ctrl+C ends the group, not the ranks that stay."""
+    lines, told = replaced(f"""
+def task():
+    if bireme.rank() == 1:
+        {end}
+    time.sleep(1000)
+def interrupts():
+    while not os.path.exists("began"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+os.chdir({str(tmp_path)!r})
+if not {error!r}:
+    threading.Thread(target=interrupts).start()
+with pool(ranks=3) as ranks:
+    try:
+        ranks.launch(task)
+    except BaseException as error:
+        print(type(error).__name__, *error.__notes__[-1:] if {error!r} else ())
+    print(list(ranks.launch(bireme.rank)))
+""")
+    assert lines == [
+        f"{error} 2 other ranks were stopped because of it" if error else "KeyboardInterrupt",
+        "[0, 1, 2]",
+    ]
+    assert told.count("\n") == said
+
+
+def test_all_ranks_are_replaced_where_the_job_ends() -> None:
+    lines, told = replaced("""
+with pool() as ranks:
+    failing = ranks.submit(lambda: os.kill(os.getppid(), 9))
+    print(type(failing.exception()).__name__)
     print(ranks.submit(pow, 2, 3).result())
+""")
+    assert lines == ["RankKilledError", "8"]
+    assert told.startswith("bireme: the ranks are replaced: rank ")
+
+
+def test_a_signal_reaches_the_call(stage: Stage, tmp_path: Path) -> None:
+    """Ranks that stay may save what they have, as others."""
+    text = f"""{BEGIN}
+os.chdir({str(tmp_path)!r})
+def task():
+    signal.signal(signal.SIGTERM, lambda *_: open("saved" + str(bireme.rank()), "w").close() or os._exit(0))
+    open("began" + str(bireme.rank()), "w").close()
+    time.sleep(1000)
+ranks = pool(time_limit=1000)
+ranks.submit(task)
+print(ranks._job.pid, flush=True)
+try:
+    ranks.launch(task)
+except bireme.StoppedError as error:
+    print(error)
 """
+    process = stage.start_argv([sys.executable, "-c", text], env=clean_environ())
+    pid = int(read_lines(process, 1, "")[0])
+    wait_for((tmp_path / "began0").exists, "the call")
+    os.kill(pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert out.startswith(b"stopped by SIGTERM"), err
+    assert (tmp_path / "saved0").exists()
+
+
+def test_each_group_has_a_port_of_its_own() -> None:
+    """What a group before has left open is not in the way."""
+    lines = program(
+        """
+def task():
+    import socket
+    if bireme.rank() == 0:
+        sys.kept = getattr(sys, "kept", []) + [socket.create_server(("", int(os.environ["MASTER_PORT"])))]
+    return os.environ["MASTER_PORT"]
+with pool() as ranks:
+    one, two = ranks.launch(task), ranks.launch(task)
+    print(one[0] == one[1] != two[0] == two[1])
+with pool(master_port=FREE) as ranks:
+    print(*ranks.launch(task))
+""".replace("FREE", str(port := free_ports()))
     )
-    assert done.returncode == 0, done.stderr
-    first, *_, last = done.stdout.splitlines()
-    assert said in first
-    assert last == "8"
-    assert done.stderr.startswith("bireme: the ranks are replaced: rank ")
+    assert lines == ["True", f"{port} {port}"]
 
 
 @pytest.mark.torch

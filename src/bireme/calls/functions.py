@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import io
 import linecache
+import marshal
 import os
 import pickle
 import re
@@ -101,7 +105,7 @@ class FunctionJob(Job):
         self._failures: dict[int, tuple[bytes, str, str]] = {}
         super().__init__(spec, stdout=stdout, stderr=stderr, on_answer=self._take)
         # In a thread: what the ranks have not read yet must not keep the caller from waiting, or from stopping them.
-        parts = (*first_words(stays=False), frame(rank_side.ALL, 1, body), frame(rank_side.ALL, 2, b""))
+        parts = (*first_words(stays=False), frame(rank_side.ALL, 1, body), frame(rank_side.ALL, 0, b""))
         threading.Thread(target=self.send, args=parts, name="bireme-call", daemon=True).start()
 
     def _take(self, rank: int, _number: int, kind: bytes, answer: Any) -> None:
@@ -260,22 +264,27 @@ def function_spec(fields: Mapping[str, Any]) -> JobSpec:
     return JobSpec(program=Program(rank_side.BOOT, kind="function"), stdin="all", **described(fields))
 
 
-def packed(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, each: bool = False) -> bytes:
+def packed(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], how: bytes = rank_side.ONE
+) -> bytes:
     """A call as bytes.
 
     Args:
-        each: call the function for each element of the arguments, as `map` does.
+        how: `rank_side.EACH`: call the function for each element of the arguments, as `map` does; and so on.
 
     Raises:
         TypeError: the function or one of its arguments cannot be pickled.
     """
-    call = (function, tuple(args), kwargs, each)
+    call = (function, tuple(args), kwargs)
     cloudpickle = _cloudpickle()
     if cloudpickle is None and _is_of_main(function):
         what = f"{getattr(function, '__qualname__', function)} belongs to {function.__module__}, and travels by value"
         raise BadInputError(what, hint="pip install 'bireme[python]' (cloudpickle), or move it to a module of its own")
     try:
-        return bytes((cloudpickle or pickle).dumps(call))
+        file = io.BytesIO()
+        file.write(how)
+        (cloudpickle or pickle).dump(call, file)
+        return file.getvalue()
     except Exception as error:
         for name, part in (("function", function), *((f"argument {place}", arg) for place, arg in enumerate(args))):
             try:
@@ -322,7 +331,9 @@ def first_words(*, stays: bool) -> tuple[bytes, bytes]:
     if cloudpickle is not None:
         sources["cloudpickle"] = _source(cloudpickle)
         sources["cloudpickle.cloudpickle"] = _source(sys.modules["cloudpickle.cloudpickle"])
-    setup = {"path": _search_path(), "sources": sources, "stays": stays}
+    sent = {name: (text, _code(name, text)) for name, text in sources.items()}
+    setup = {"path": _search_path(), "sources": sent, "stays": stays, "version": sys.version_info[:2]}
+    setup["magic"] = importlib.util.MAGIC_NUMBER
     return b"%08d" % len(code.encode()) + code.encode(), frame(rank_side.ALL, 0, pickle.dumps(setup))
 
 
@@ -330,6 +341,11 @@ def _source(module: ModuleType) -> str:
     import inspect
 
     return inspect.getsource(module)
+
+
+@functools.cache
+def _code(name: str, source: str) -> bytes:
+    return marshal.dumps(compile(source, rank_side.sent_path(name), "exec"))
 
 
 def _search_path() -> list[str]:
@@ -363,12 +379,19 @@ def raised(
         error = RuntimeError(f"rank {rank}: {called}")
     error.__cause__ = RankTracebackError(_with_places(text, source))
     end = next((end for end in outcome.ends if end.rank == rank), None) if outcome is not None else None
-    notes = [f"raised on rank {rank}" + (f" on {end.host}, after {end.seconds:.1f} s" if end is not None else "")]
-    stopped = sum(end.stopped for end in outcome.ends) if outcome is not None else 0
-    if stopped:
-        notes.append(f"{counted(stopped, 'other rank')} {'was' if stopped == 1 else 'were'} stopped because of it")
-    error.__notes__ = [*getattr(error, "__notes__", ()), *notes]
+    _note(error, f"raised on rank {rank}" + (f" on {end.host}, after {end.seconds:.1f} s" if end is not None else ""))
+    note_stopped(error, sum(end.stopped for end in outcome.ends) if outcome is not None else 0)
     return cast("BaseException", error)
+
+
+def note_stopped(error: Any, count: int) -> None:
+    """Say in the notes of an error how many ranks were stopped because of it."""
+    if count:
+        _note(error, f"{counted(count, 'other rank')} {'was' if count == 1 else 'were'} stopped because of it")
+
+
+def _note(error: Any, text: str) -> None:
+    error.__notes__ = [*getattr(error, "__notes__", ()), text]
 
 
 def _with_places(text: str, source: str) -> str:

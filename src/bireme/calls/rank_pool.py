@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import itertools
+import os
 import threading
 import weakref
 from collections import deque
@@ -12,10 +13,23 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bireme.calls import rank_side
-from bireme.calls.functions import Results, failure, first_words, frame, function_spec, packed, raised, source_of
+from bireme.calls.functions import (
+    Results,
+    StoppedError,
+    TimeLimitError,
+    failure,
+    first_words,
+    frame,
+    function_spec,
+    note_stopped,
+    packed,
+    raised,
+    source_of,
+)
 from bireme.calls.running_job import Job, Stream
 from bireme.errors import BiremeError
 from bireme.logs.console import complain
+from bireme.result.outcome import Outcome, RankEnd, describe, exit_code
 from bireme.value import Value
 
 if TYPE_CHECKING:
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
     from bireme.calls.job_fields import JobFields
 
 _PATIENCE = 0.5
-"""Seconds after the end of one rank in which the launcher may say why."""
+"""Seconds after the failure of one rank of a group in which the others may answer too."""
 
 _all: weakref.WeakSet[Executor] = weakref.WeakSet()
 
@@ -35,7 +49,7 @@ class _Call(Value):
     future: concurrent.futures.Future[Any]
     body: bytes
     source: str
-    group: bool
+    group: bool = False
 
 
 class _Run:
@@ -43,15 +57,17 @@ class _Run:
 
     def __init__(self, call: _Call, rank: int) -> None:
         self.call, self.rank = call, rank
-        self.answers: dict[int, Any] = {}
+        self.answers: dict[int, Any] = {}  # None of a rank that has failed
         self.error: BaseException | None = None
+        self.stopped = 0
 
 
 class Executor(concurrent.futures.Executor):
     """Ranks that stay, and run one call after another: a `concurrent.futures.Executor`.
 
-    A call that raises an exception fails, and its rank goes on. A rank that dies fails its call, and those that run on
-    the others at that moment: all ranks are replaced. Calls that wait are run by the new ones.
+    A call that raises an exception fails, and its rank goes on. A rank that dies fails its call, and is replaced. If
+    the job ends, as by a lost node, the calls that run fail, and a new job runs those that wait; if it was stopped, or
+    has reached its time limit, they fail too.
 
     Args:
         stdout, stderr, fields: as for `bireme.launch`.
@@ -72,7 +88,6 @@ class Executor(concurrent.futures.Executor):
         self._hosts: dict[int, str] = {}  # of the ranks that have begun
         self._size = 0
         self._closing = False
-        self._left: int | None = None  # a rank that has ended by itself
         self._job: Job | None = None
         self._failed: BaseException | None = None
         with self._lock:
@@ -92,7 +107,7 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Have one rank run ``fn(*args, **kwargs)``."""
-        return self._enqueue(fn, packed(fn, args, kwargs), group=False)
+        return self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs), source_of(fn)))
 
     def map(
         self,
@@ -109,25 +124,27 @@ class Executor(concurrent.futures.Executor):
             return super().map(fn, *iterables, timeout=timeout)
         rows = zip(*iterables)  # noqa: B905  (as the built-in map)
         chunks = iter(lambda: list(itertools.islice(rows, chunksize)), [])
-        futures = [
-            self._enqueue(fn, packed(fn, list(zip(*chunk, strict=True)), {}, each=True), group=False)
-            for chunk in chunks
-        ]
+        bodies = (packed(fn, list(zip(*chunk, strict=True)), {}, rank_side.EACH) for chunk in chunks)
+        futures = [self._enqueue(_Call(concurrent.futures.Future(), body, source_of(fn))) for body in bodies]
         return itertools.chain.from_iterable(_in_order(futures, timeout))
 
     def launch(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Results:
         """Have all ranks run a function together, as `bireme.launch` does, and wait for what they return.
 
-        They meet at the same address and port each time: a process group has to be destroyed before the next one.
+        They meet at a port of their own, or always at ``master_port``, if that is given. If one of them fails, the
+        others are stopped and replaced, as they are by Ctrl+C.
         """
-        future = self._enqueue(fn, packed(fn, args, kwargs), group=True)
+        how = rank_side.GROUP if self._spec.master_port is None else rank_side.ONE
+        future = self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs, how), source_of(fn), True))
         try:
             found = future.result()
         except KeyboardInterrupt:
             with self._lock:
-                self._closing = True
-                if self._job is not None:
-                    self._job.stop()
+                for number, run in self._running.items():
+                    if run.call.future is future:
+                        self._fail(number, KeyboardInterrupt(), 0.0)
+            if not future.cancel():
+                concurrent.futures.wait([future])
             raise
         assert isinstance(found, Results)
         return found
@@ -144,8 +161,7 @@ class Executor(concurrent.futures.Executor):
 
     # -- calls -----------------------------------------------------------------------------------------
 
-    def _enqueue(self, fn: Callable[..., Any], body: bytes, *, group: bool) -> concurrent.futures.Future[Any]:
-        call = _Call(concurrent.futures.Future(), body, source_of(fn), group)
+    def _enqueue(self, call: _Call) -> concurrent.futures.Future[Any]:
         with self._lock:
             if self._closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -172,27 +188,26 @@ class Executor(concurrent.futures.Executor):
     def _take(self, rank: int, number: int, kind: bytes, answer: Any) -> None:
         """In the thread of the job: a rank has begun, has answered, or has ended."""
         with self._lock:
-            if not kind:
-                if not self._closing and self._left is None and self._job is not None:
-                    self._left = rank
-                    # If it has failed, the job ends by itself, and says how. Else the others would wait for it.
-                    late = threading.Timer(_PATIENCE, self._job.stop)
-                    late.daemon = True
-                    late.start()
-                return
-            if number == 0:
-                self._size, self._hosts[rank] = answer
             done = self._running.get(number)
+            if kind == b"m" and self._job is not None:
+                self._job.send(frame(rank_side.ALL, number, str(answer).encode()))
+            if kind in (b"", b"m"):
+                return
+            if number == 0 and kind == b"r":
+                self._size, self._hosts[rank] = answer
+                self._idle.add(rank)
+                self._lock.notify_all()
+            if kind == b"d":
+                self._died(rank, number, *answer)
             if done is not None:
                 if kind == b"e":
-                    done.error = done.error or raised(rank, answer, source=done.call.source)
-                done.answers[rank] = answer
-            whole = done is None or not done.call.group or len(done.answers) == self._size
-            if whole:
-                self._running.pop(number, None)
-                self._idle |= set(self._hosts) if done is not None and done.call.group else {rank}
-                self._lock.notify_all()
-        if whole and done is not None:
+                    self._fail(number, raised(rank, answer, source=done.call.source), _PATIENCE)
+                done.answers[rank] = answer if kind == b"r" else None
+                if len(done.answers) < (self._size if done.call.group else 1):
+                    return
+                del self._running[number]
+                self._idle |= set(done.answers)
+        if done is not None:
             self._resolve(done)
         with self._lock:
             self._dispatch()
@@ -201,6 +216,7 @@ class Executor(concurrent.futures.Executor):
     def _resolve(self, done: _Run) -> None:
         """Tell the future, without the lock: whoever waits for it may call us."""
         if done.error is not None:
+            note_stopped(done.error, done.stopped)
             done.call.future.set_exception(done.error)
         elif done.call.group:
             ranks = sorted(done.answers)
@@ -208,6 +224,38 @@ class Executor(concurrent.futures.Executor):
             done.call.future.set_result(Results([done.answers[rank] for rank in ranks], hosts))
         else:
             done.call.future.set_result(next(iter(done.answers.values())))
+
+    def _died(self, rank: int, number: int, pid: int, status: int, seconds: float) -> None:
+        """The process of a rank has died, and another has its place."""
+        run = self._running.get(number)
+        if run is not None and run.error is not None:
+            run.stopped += 1
+            return
+        host, code, by_signal = self._hosts[rank], exit_code(status), os.WIFSIGNALED(status)
+        complain(f"rank {rank} on {host} is replaced: {describe(code, by_signal=by_signal)}")
+        end = RankEnd(
+            rank=rank, host=host, device="", pid=pid, code=code, by_signal=by_signal, seconds=seconds, stopped=False
+        )
+        outcome = Outcome(exit_code=code, cause="rank failed", seconds=seconds, ends=(end,), first=end)
+        if not code:
+            outcome = outcome.replace(cause="ok", first=None, note=f"rank {rank} on {host} has ended during a call")
+        self._fail(number, failure(outcome), 0.0)
+
+    def _fail(self, number: int, error: BaseException, patience: float) -> None:
+        """A call has failed; the ranks of a group that have not answered in so many seconds are replaced."""
+        run = self._running.get(number)
+        if run is None or run.error is not None:
+            return
+        run.error = error
+        if run.call.group:
+            timer = threading.Timer(patience, self._end_call, (number,))
+            timer.daemon = True
+            timer.start()
+
+    def _end_call(self, number: int) -> None:
+        with self._lock:
+            if number in self._running and self._job is not None:
+                self._job.send(frame(rank_side.ALL, number, b""))
 
     def _maybe_end(self) -> None:
         if self._closing and not self._waiting and not self._running and self._job is not None:
@@ -223,16 +271,14 @@ class Executor(concurrent.futures.Executor):
     def _gone(self, job: Job) -> None:
         """All ranks have ended: fail the calls that ran, and start new ones unless that would fail again."""
         try:
-            outcome = job.wait()
-            error: BaseException = failure(outcome)
-            if self._left is not None and outcome.cause == "signal":
-                error = BiremeError(f"rank {self._left} has ended during a call")
+            error: BaseException = failure(job.wait())
         except BiremeError as own:
             error = own
         with self._lock:
             lost = [run.call for run in self._running.values()]
-            again = bool(self._hosts) and not self._closing
-            self._running, self._idle, self._hosts, self._left, self._job = {}, set(), {}, None, None
+            is_stopped = isinstance(error, (StoppedError, TimeLimitError, KeyboardInterrupt))
+            again = bool(self._hosts) and not self._closing and not is_stopped
+            self._running, self._idle, self._hosts, self._job = {}, set(), {}, None
             if again:
                 complain(f"the ranks are replaced: {str(error).partition(chr(10))[0]}")
                 try:

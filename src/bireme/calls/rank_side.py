@@ -3,10 +3,13 @@
 It runs in the ranks' Python, 3.8 or later, imports the standard library only, and is sent as source (`BOOT`).
 
 To a rank come frames of ``!iIQ``: the rank that is meant (-1: all), the number of the call (0: what all calls need),
-the length of the body. A call without a body is the end. A rank that stays first says what it is, as an answer to
-call 0. A rank answers with frames of ``!IcI``: the number of the
-call, the kind of the piece, its length: ``p`` for a piece of what follows, ``r`` for the last piece of a result, ``e``
-for the last one of an error, ``x`` if all pieces so far are void. Results and errors are pickles.
+the length of the body. Without a body, number 0 is the end, and another ends that call. A rank answers with frames of
+``!IcI``: the number of the call, the kind of the piece, its length: ``p`` for a piece of what follows, ``x`` if all
+pieces so far are void; else the last piece: ``r`` of a result, ``e`` of an error, ``m`` of the port of a group, ``d``
+of how the process of the call has died. All answers are pickles.
+
+A rank that stays first says what it is, as an answer to call 0. Its calls are run by a process below it, which may die
+and is replaced (`_Keeper`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import pickle
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +36,9 @@ exec(compile(take(size), "bireme/calls/rank_side.py", "exec"), {"__name__": "bir
 
 CALL, ANSWER = struct.Struct("!iIQ"), struct.Struct("!IcI")
 ALL = -1
+ONE, EACH, GROUP = b"1", b"*", b"g"
+"""How a call is made, the first byte of its body: once; for each element of its arguments; on ranks that meet at a port
+of their own."""
 _PIECE = 1 << 20
 
 
@@ -68,17 +75,17 @@ class _Answers:
         head = ANSWER.pack(self.call, kind, len(data))
         if len(data) < 1 << 16:
             head, data = head + bytes(data), b""
-        for part in (head, data):
-            view = memoryview(part)
-            while view:
-                view = view[os.write(self._fd, view) :]
+        _write(self._fd, head, data)
 
 
 class _Sources:
-    """Finds modules that were sent as source: cloudpickle of the caller's version, and ours where it is missing."""
+    """Finds modules that were sent: cloudpickle of the caller's version, and ours where it is missing.
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        self._sources = sources
+    Each comes as source, and as code for ranks of the caller's version of Python: to compile takes a while.
+    """
+
+    def __init__(self, sources: Mapping[str, tuple[str, bytes]], magic: bytes) -> None:
+        self._sources, self._magic = sources, magic
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name not in self._sources:
@@ -96,7 +103,18 @@ class _Sources:
 
     def exec_module(self, module: Any) -> None:
         name = module.__name__
-        exec(compile(self._sources[name], "<sent>/" + name.replace(".", "/") + ".py", "exec"), module.__dict__)
+        source, code = self._sources[name]
+        if self._magic == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER:
+            import marshal
+
+            exec(marshal.loads(code), module.__dict__)
+        else:
+            exec(compile(source, sent_path(name), "exec"), module.__dict__)
+
+
+def sent_path(name: str) -> str:
+    """The file in which tracebacks place a module that was sent."""
+    return "<sent>/" + name.replace(".", "/") + ".py"
 
 
 def main() -> NoReturn:
@@ -111,78 +129,214 @@ def main() -> NoReturn:
     setup = pickle.loads(take()[1])
     places = [os.path.normpath(os.path.join(os.getcwd(), place)) for place in setup["path"]]
     sys.path[:] = [place for place in places if place not in sys.path] + [place for place in sys.path if place]
-    sys.meta_path.insert(0, _Sources(setup["sources"]))
+    sys.meta_path.insert(0, _Sources(setup["sources"], setup["magic"]))
     sys.modules["__main__"].__dict__.pop("take", None)
     if setup["stays"]:
-        take = _in_a_thread(take)
+        fd = _Keeper(fd, rank).in_a_new_process()
+        take = _reader(fd, rank)
     answers = _Answers(fd)
-    if setup["stays"]:
-        answers.write(pickle.dumps((int(os.environ["WORLD_SIZE"]), os.uname().nodename)))
-        answers.finish(b"r")
     while True:
-        number, body = take()
+        answers.call, body = take()
         if not body:
             break
-        answers.call = number
-        is_well = _run(body, answers, setup["stays"])
+        try:
+            is_well = _run(body, answers, take, setup)
+        except BrokenPipeError:  # nobody hears the answer
+            _leave(1)
         if not is_well and not setup["stays"]:
             _leave(1)
     _leave(0)
 
 
+def _read(fd: int, size: int) -> bytearray:
+    """Read so many bytes; EOFError: the other end is gone."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            got = os.readv(fd, [view])
+        except ConnectionResetError:  # it has left something unread
+            got = 0
+        if not got:
+            raise EOFError
+        view = view[got:]
+    return data
+
+
+def _write(fd: int, *parts: bytes | bytearray | memoryview) -> None:
+    for part in parts:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(fd, view) :]
+
+
 def _reader(fd: int, rank: int) -> Callable[[], tuple[int, bytes | bytearray]]:
     """What returns the next call for this rank, as its number and body; the end has no body."""
-
-    def take(size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            got = os.readv(fd, [view])
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return data
 
     def following() -> tuple[int, bytes | bytearray]:
         try:
             while True:
-                meant, number, size = CALL.unpack(take(CALL.size))
+                meant, number, size = CALL.unpack(_read(fd, CALL.size))
                 if meant in (rank, ALL):
-                    return number, take(size)
+                    return number, _read(fd, size)
                 while size:
-                    size -= len(take(min(size, _PIECE)))
+                    size -= len(_read(fd, min(size, _PIECE)))
         except EOFError:  # the caller is gone, and the job is being stopped
             return 0, b""
 
     return following
 
 
-def _in_a_thread(take: Callable[[], tuple[int, bytes | bytearray]]) -> Callable[[], tuple[int, bytes | bytearray]]:
-    """Go on reading while a call runs: what is meant for others must not wait for this rank."""
-    import threading
-    from queue import SimpleQueue
+class _Keeper:
+    """Has the calls run by a process of its own: if that dies, its call is all that is lost, and another has its place.
 
-    waiting: Any = SimpleQueue()
+    A thread passes on what comes from the caller, so that what is meant for others need not wait for this rank; another
+    passes on answers, in whole pieces. Signals to the rank go to the process.
+    """
 
-    def read() -> None:
+    def __init__(self, caller: int, rank: int) -> None:
+        import threading
+
+        self._caller, self._rank = caller, rank
+        self._lock, self._thread = threading.Lock(), threading.Thread
+        self._number, self._begin = 0, 0.0  # of the call that runs
+        self._dead = 0  # the call by which a process has died: nothing of it is for the next one
+        self._pid, self._socket = 0, None  # type: int, Any
+        self._ends = False
+
+    def in_a_new_process(self) -> int:
+        """Returns in each process that is to run calls: the descriptor from which they come, and of the answers."""
+        import signal
+        import socket
+
+        before = {}
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                before[signum] = signal.signal(signum, self._signalled)
+        self._answer(0, b"r", (int(os.environ["WORLD_SIZE"]), os.uname().nodename))
+        hears = None
         while True:
-            call = take()
-            waiting.put(call)
-            if not call[1]:
-                return
+            with self._lock:
+                self._socket, theirs = socket.socketpair()
+                self._pid = os.fork()
+            if not self._pid:
+                os.setpgid(0, 0)  # with what it will have started
+                for signum, do in before.items():
+                    signal.signal(signum, do)
+                os.close(self._caller)
+                self._socket.close()
+                return theirs.detach()
+            theirs.close()
+            hears = hears or self._start(self._hear)
+            answers = self._start(self._pass_on)
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+            try:
+                os.killpg(self._pid, signal.SIGKILL)
+            except OSError:
+                pass  # it has left nothing
+            self._socket.shutdown(socket.SHUT_RDWR)  # what it has left elsewhere may have it open
+            answers.join()
+            with self._lock:
+                pid, status = os.waitpid(self._pid, 0)
+                number, self._pid, self._number = self._number, 0, 0
+                self._dead = number or self._dead
+            self._socket.close()
+            if self._ends:
+                if os.WIFSIGNALED(status):
+                    signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+                    os.kill(os.getpid(), os.WTERMSIG(status))
+                os._exit(os.WEXITSTATUS(status))
+            _write(self._caller, ANSWER.pack(number, b"x", 0))
+            self._answer(number, b"d", (pid, status, time.monotonic() - self._begin))
 
-    threading.Thread(target=read, name="bireme-calls", daemon=True).start()
-    return lambda: waiting.get()
+    def _start(self, what: Callable[[], None]) -> Any:
+        thread = self._thread(target=what, name="bireme-calls", daemon=True)
+        thread.start()
+        return thread
+
+    def _signalled(self, signum: int, _frame: object) -> None:
+        import signal
+
+        self._ends = self._ends or signum not in (signal.SIGUSR1, signal.SIGUSR2)
+        if self._pid:
+            os.kill(self._pid, signum)
+
+    def _answer(self, number: int, kind: bytes, what: object) -> None:
+        said = pickle.dumps(what)
+        _write(self._caller, ANSWER.pack(number, kind, len(said)), said)
+
+    def _hear(self) -> None:
+        """Pass on calls to the process, and end it when its call is to end."""
+        try:
+            while True:
+                head = _read(self._caller, CALL.size)
+                meant, number, size = CALL.unpack(head)
+                to: Any = None
+                with self._lock:
+                    if meant in (self._rank, ALL):
+                        if not size and not number:
+                            break
+                        if not size and number == self._number and self._pid:
+                            os.kill(self._pid, 9)
+                        elif size and number != self._dead:
+                            to, self._number, self._begin = self._socket, number, time.monotonic()
+                while head:
+                    if to is not None:
+                        try:
+                            to.sendall(head)
+                        except OSError:
+                            to = None  # it has died, which the other thread sees
+                    head = _read(self._caller, min(size, _PIECE))
+                    size -= len(head)
+        except EOFError:
+            pass  # the caller is gone
+        with self._lock:
+            self._ends = True
+            self._socket.shutdown(1)
+
+    def _pass_on(self) -> None:
+        """Pass on whole pieces of answers to the caller."""
+        fd = self._socket.fileno()
+        try:
+            while True:
+                head = _read(fd, ANSWER.size)
+                _, kind, size = ANSWER.unpack(head)
+                piece = _read(fd, size)
+                if kind in b"re":
+                    self._number = 0  # before the caller sends another
+                _write(self._caller, head, piece)
+        except (EOFError, OSError):
+            pass
+        with self._lock:
+            if self._pid:
+                os.kill(self._pid, 9)  # it has closed what we hear
 
 
-def _run(body: bytes | bytearray, answers: _Answers, stays: bool) -> bool:
+def _run(
+    body: bytes | bytearray,
+    answers: _Answers,
+    take: Callable[[], tuple[int, bytes | bytearray]],
+    setup: Mapping[str, Any],
+) -> bool:
     """Run one call and answer; returns whether it succeeded."""
     try:
-        function, args, kwargs, each = pickle.loads(body)
+        how = body[:1]
+        if how == GROUP:
+            if os.environ["RANK"] == "0":
+                answers.write(pickle.dumps(_free_port()))
+                answers.finish(b"m")
+            os.environ["MASTER_PORT"] = take()[1].decode()
+        if setup["version"] != sys.version_info[:2] and b"cloudpickle" in body:
+            here, there = (".".join(map(str, each)) for each in (sys.version_info[:2], setup["version"]))
+            raise TypeError(
+                f"a function that travels by value needs the same Python: {there} there, {here} on the ranks"
+            )
+        with memoryview(body) as view:
+            function, args, kwargs = pickle.loads(view[1:])
         body = b""
-        result = list(map(function, *args)) if each else function(*args, **kwargs)
+        result = list(map(function, *args)) if how == EACH else function(*args, **kwargs)
     except SystemExit as error:
-        if stays:
+        if setup["stays"]:
             return _fail(error, answers)
         # as of a script
         code = error.code
@@ -200,6 +354,14 @@ def _run(body: bytes | bytearray, answers: _Answers, stays: bool) -> bool:
         return _fail(TypeError(what).with_traceback(None), answers)
     answers.finish(b"r")
     return True
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def _dump(thing: object, file: Any) -> None:
