@@ -45,7 +45,7 @@ def answer_lines(study: StudyView) -> list[str]:
     lines += best_lines(study)
     if study.best is None:
         return lines
-    if answer.text and not answer.confirmed and study.kind == "program":
+    if answer.text and (answer.front or not answer.confirmed) and study.kind == "program":
         lines.append(answer.text)
     if answer.default_failed:
         baseline = study.configurations[0].text

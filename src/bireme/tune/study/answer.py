@@ -24,6 +24,8 @@ _MANY_ROUNDS = 1000
 _SHOWN = 0.05
 """Less than this many seconds are not told: a program that is told of has often no times."""
 
+_SUBSET = "; the front has only points that ran in rounds, so points of it may be missing"
+
 _TIE = 0.05
 """A point is told as a tie if it is as good as the best, but for what matters, with at least this probability."""
 
@@ -73,7 +75,7 @@ def answer(
     better = [each for each in rounds.working if rounds.certain(each)]
     known = known.replace(compared=compared, rounds=rounds.versus(promising).count)
     if several:
-        text = f"{known.text} in the first goal; the front has finalists only, so points of it may be missing"
+        text = f"{known.text} in the first goal{_SUBSET}"
         known = known.replace(front=tuple(_front(rounds, len(measurements.goals))), text=text)
     if several and not better:
         return known
@@ -108,7 +110,7 @@ def answer(
         runs=min(_runs(measurements, best), _runs(measurements, baseline)),
         ties=tuple(each for each in (leader, *equal) if each != best),
         seconds=measurements.seconds(best),
-        text=f"{shown_ratio(sure.ratio)} x {name}, and at least {shown_ratio(sure.low)} x",
+        text=f"{shown_ratio(sure.ratio)} x {name}, and at least {shown_ratio(sure.low)} x{_SUBSET * several}",
     )
 
 

@@ -18,9 +18,6 @@ MOST = 24
 All points of a small space may be among them, so where noise hides which is the best, none is left out for it.
 """
 
-_EIGHTHS = (0, 7, 3, 5, 1, 6, 2, 4)
-"""With two goals the finalists are eight points of the front: its ends first, then what lies far from those before."""
-
 _LIKELY = 1.65
 """A point may be the best if the difference is less than this many standard deviations: one in twenty is."""
 
@@ -83,8 +80,7 @@ def choose(
     known = estimates(sampler, measured)
     if len(measured.goals) > 1:
         front = sorted(_nondominated(measured, baseline), key=lambda point: statistics.fmean(measured.scores(point)))
-        likely = [front[eighth * (len(front) - 1) // max(_EIGHTHS)] for eighth in _EIGHTHS] if front else []
-        likely = list({key_of(point): point for point in likely}.values())
+        likely = [front[place] for place in _ends_first(len(front))]
         return likely[: room(likely)]
     best = promising(sampler, measured) or known[0]
     if best[0] < max(map(_mean, known)):  # the model is wrong
@@ -101,6 +97,17 @@ def choose(
     pairs = itertools.zip_longest(by_their_runs, by_the_model)
     likely = list({key_of(point): point for pair in pairs for point in pair if point is not None}.values())
     return likely[: room(likely)]
+
+
+def _ends_first(count: int) -> list[int]:
+    """The places in a row: the ends first, then always the middle of the widest gap between those before."""
+    places, gaps = sorted({0, count - 1})[: min(count, 2)], [(0, count - 1)]
+    while gaps := [(low, high) for low, high in gaps if high - low > 1]:
+        low, high = max(gaps, key=lambda gap: gap[1] - gap[0])
+        gaps.remove((low, high))
+        gaps += [(low, (low + high) // 2), ((low + high) // 2, high)]
+        places.append((low + high) // 2)
+    return places
 
 
 def _nondominated(measured: Measurements, baseline: Point) -> list[Point]:

@@ -152,6 +152,7 @@ class DefaultFirst(PointSearch):
             options = {**options, "repeats": False}
         super().__init__(kind, space, seed, options, goals=goals)
         self._default: dict[str, object] = dict(space.default)
+        self._spends = goals > 1 and trials is not None  # a model is asked about three points of a front only
         self._noise_runs = 1 if trials is not None and trials < _FEW_TRIALS else _NOISE_RUNS
 
     def propose(self, finished: Measurements, pending: Sequence[Trial]) -> Proposal | None:
@@ -162,7 +163,8 @@ class DefaultFirst(PointSearch):
                 return Proposal(point=self._default, phase="noise", round=len(runs) + 1, block="noise")
         trying = {key_of(each.point): each.point for each in pending if each.phase == "search"}
         small = self._space.size <= _SMALL and any(self.open(finished, each, trying) for each in self._space.points())
-        point = self.next_point(finished, trying) if small or self.promising(finished, trying) else None
+        goes_on = small or self._spends or self.promising(finished, trying)
+        point = self.next_point(finished, trying) if goes_on else None
         return None if point is None else Proposal(point=point)
 
     def reason(self, finished: Measurements) -> str:

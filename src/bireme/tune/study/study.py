@@ -38,8 +38,8 @@ __all__ = ["Answer", "Compared", "FinishedTrial", "Forecast", "Goal", "Objective
 _NEGLIGIBLE = 0.02
 """The search ends when it expects no improvement by this part of the effect."""
 
-_FRONT_ROUNDS = 3
-"""Rounds of the points of a front: what they do not decide stays on it."""
+_FRONT_ROUNDS = 1
+"""There must be room for so many rounds of the points of a front: what they do not decide stays on it."""
 
 _MORE = 3
 """Rounds that a claim of one of several finalists takes beside the least number, about."""
