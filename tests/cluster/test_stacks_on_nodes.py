@@ -28,7 +28,9 @@ step()
 
 @pytest.mark.parametrize("backend", backends())
 def test_the_odd_rank_of_all_nodes_is_named(jobs: Jobs) -> None:
-    done = jobs.run("--time_limit", "4", jobs.write("hangs.py", HANGS), hosts="node[1-2]:2", code=124)
-    said = done.stderr.partition("before they were stopped:\n")[2].splitlines()
+    done = jobs.run("--time_limit", "10", jobs.write("hangs.py", HANGS), hosts="node[1-2]:2", code=124)
+    _, _, stacks = done.stderr.partition("before they were stopped:\n")
+    assert stacks, done.stderr
+    said = stacks.splitlines()
     assert said[0].startswith("bireme:     rank 3 on node2  hangs.py:10 read_batch ← hangs.py:6 step ← hangs.py:12")
     assert said[1].startswith("bireme:     ranks 0-2        hangs.py:7 step ← hangs.py:12")

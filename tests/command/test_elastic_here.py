@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bireme.deepspeed.runner import encode_world_info
-from bireme.runner import control_socket
+from bireme.runner import job_client
 from tests.conftest import bireme, clean_environ, free_ports, read_lines
 from tests.kit import needs
 
@@ -84,7 +84,7 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     while b"waiting up to 600 s" not in (line := err.readline()):
         assert line
     for nonsense in (b"[" * 4000, b"[1]", b"\xff", b"{}"):  # harms nobody
-        with control_socket.connect(process.pid) as guest:
+        with job_client.connect(process.pid) as guest:
             guest.setblocking(True)
             guest.send(nonsense)
             guest.recv(4096)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Stage, clean_environ, free_ports, read_lines, run_python, wait_for
+from tests.kit import needs
 
 BEGIN = """
 import os, signal, sys, threading, time
@@ -431,6 +432,7 @@ with pool(master_port=FREE) as ranks:
 
 
 @pytest.mark.torch
+@needs.modules("torch")
 def test_a_group_after_another() -> None:
     lines = program("""
 def task(k):

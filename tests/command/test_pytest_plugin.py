@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Stage, clean_environ, wait_for
+from tests.kit import needs
 
 BEGIN = "import os, sys, time, unittest\nimport pytest\nRANK = int(os.environ.get('RANK', -1))\n"
 
@@ -255,6 +256,7 @@ def test_it():
 
 
 @pytest.mark.torch
+@needs.modules("torch")
 def test_pytorch(run) -> None:
     text = """
 import torch, torch.distributed as dist

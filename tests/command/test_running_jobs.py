@@ -247,11 +247,11 @@ def test_a_job_that_is_detached_does_not_need_who_typed_it(detached, script, tmp
     words = ("run", "--detach", *WORDS, name_of(tmp_path), script(LONG))
     typed = subprocess.Popen(bireme(*map(str, words)), env=detached.environ)
     folder = tmp_path / "state" / "bireme"
-    while not list(folder.glob("[0-9]*.log")):
-        assert typed.poll() is None
+    while not (logs := list(folder.glob("[0-9]*.log"))) and typed.poll() is None:
+        pass
     typed.kill()
     typed.wait()
-    (log,) = folder.glob("*.log")
+    (log,) = logs or folder.glob("[0-9]*.log")
     pid = int(log.name.partition("-")[0])
     wait_for(lambda: known(pid), "the job is listed")
     os.kill(pid, signal.SIGTERM)
@@ -263,6 +263,7 @@ def test_the_log_of_a_job_that_runs_is_kept(detached, script, tmp_path: Path) ->
     job = detached(script(LONG))
     folder = tmp_path / "state" / "bireme"
     (log,) = folder.glob(f"{job}-*.log")
+    os.link(log, tmp_path / "kept")
     os.utime(log, (1, 1))
     for number in range(200):
         (folder / f"{number}.log").write_text("")
@@ -273,7 +274,8 @@ def test_the_log_of_a_job_that_runs_is_kept(detached, script, tmp_path: Path) ->
         for _ in range(4)
     ]
     assert not [said for each in others if b"cannot write" in (said := each.communicate(timeout=60)[0])]
-    assert log.exists() and not (folder / "150.log").exists()
+    assert log.exists(), (known(int(job)), (tmp_path / "kept").read_text())
+    assert not (folder / "150.log").exists()
     os.kill(int(job), signal.SIGTERM)
     wait_for(lambda: not known(int(job)), "the end")
 

@@ -23,10 +23,10 @@ def main(argv: list[str]) -> int:
         raise BadInputError("expected a node and a job", hint="bireme drain NODE JOB")
     node, job = parsed.command
     pid = whole(job, "JOB")
-    from bireme.runner import control_socket
+    from bireme.runner import job_client
 
     try:
-        answer = control_socket.ask(pid, node=node, back=parsed.options["back"])
+        answer = job_client.ask(pid, node=node, back=parsed.options["back"])
     except ConnectionRefusedError:
         hint = "the job prints its pid when it starts: elastic job PID"
         whose = "no elastic job" if os.geteuid() == 0 else "no elastic job of yours"

@@ -10,7 +10,7 @@ from bireme.cli.parser import Parsed, parse
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
 from bireme.options.table import select
-from bireme.runner import control_socket, detached
+from bireme.runner import detached, job_client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _attach(parsed: Parsed) -> int:
     pid = _pid_of(_take_words(parsed, "attach", 1)[0])
     _hear_ctrl_c()
     try:
-        with control_socket.connect(pid) as client:
+        with job_client.connect(pid) as client:
             client.setblocking(True)
             client.send(b'{"do": "attach"}')
             while data := client.recv(1 << 16):
@@ -127,7 +127,7 @@ def _stop(parsed: Parsed) -> int:
     show(f"{asked['said']} job {pid}\n")
     _hear_ctrl_c()
     try:
-        while any(each == pid for each in control_socket.jobs()):
+        while any(each == pid for each in job_client.jobs()):
             time.sleep(_FOLLOW)
     except KeyboardInterrupt:
         complain("it is being stopped; this command only waits for it")
@@ -169,9 +169,9 @@ def _take_words(parsed: Parsed, word: str, count: int) -> tuple[str, ...]:
 def _all() -> list[dict[str, Any]]:
     """What each job of this user says of itself, the oldest first."""
     found = []
-    for pid in control_socket.jobs():
+    for pid in job_client.jobs():
         try:
-            answer = control_socket.ask(pid, do="look")
+            answer = job_client.ask(pid, do="look")
         except (OSError, ValueError):
             continue  # it is about to end, or is suspended
         if "id" in answer:
@@ -193,7 +193,7 @@ def _pid_of(job: str) -> int:
 
 def _ask(pid: int, **request: object) -> dict[str, Any]:
     try:
-        answer = control_socket.ask(pid, **request)
+        answer = job_client.ask(pid, **request)
     except ConnectionRefusedError:
         raise _no_job(pid) from None
     except (OSError, ValueError) as error:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from bireme.result.report import duration
 from bireme.result.stacks import RankStack, merged
+from bireme.runner.quiet_time import TICK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from bireme.runner.quiet_time import Silence
+
     Look: TypeAlias = dict[tuple[int, str], RankStack]
 
-TICK = 1.0
-"""Seconds between two calls of `HangWatch.tick`."""
-
-_CADENCE = 5
-"""``auto``: in so many checks something was written: the job has a cadence."""
-_LEAST, _TIMES = 30.0, 5.0
-"""``auto``: seconds of silence that are suspicious at the earliest, and how many of the longest pauses so far."""
 _PAUSE = 10.0
 """Seconds between the two looks, fewer where the user has given fewer for the silence."""
 _FLAT_CPU, _FLAT_IO = 0.02, 1 << 16
@@ -28,10 +24,9 @@ _DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/IPython/")
 
 
 class HangWatch:
-    """Watches one job, from `TICK` to `TICK`. A time in which it is suspended does not count.
+    """Looks at the ranks of one job when its silence is suspicious.
 
     Args:
-        limit: seconds of silence after which the job is looked at; None: found out.
         now: the time in seconds.
         look: finds out what the ranks are doing, and calls back with it.
         say: shows a message of this level.
@@ -40,58 +35,46 @@ class HangWatch:
 
     def __init__(
         self,
-        limit: float | None,
+        silence: Silence,
         *,
         now: Callable[[], float],
         look: Callable[[Callable[[Look], None]], object],
         say: Callable[[str, str], object],
         on_hang: Callable[[float, Look], object],
     ) -> None:
-        self._given, self._now, self._look, self._say, self._on_hang = limit, now, look, say, on_hang
-        self._quiet = self._longest = 0.0  # seconds: now, and at most so far
-        self._talks = 0
+        self._silence, self._now, self._look, self._say, self._on_hang = silence, now, look, say, on_hang
         self._first: Look | None = None
         self._since = 0.0  # the time of the first look
         self._is_looking = self._is_told = False
 
-    def tick(self, *, talked: bool) -> None:
-        """Note whether anything was written since the last call."""
-        if talked:
+    def tick(self) -> None:
+        """Look at the ranks if it is time. Call it after each `Silence.tick`."""
+        silence = self._silence
+        if not silence.seconds:
             if self._is_told:
-                self._say("info", f"the job goes on, after {duration(self._quiet)}")
-            if self._talks:
-                self._longest = max(self._longest, self._quiet)
-            self._talks += 1
-            self._quiet, self._first, self._is_told = 0.0, None, False
+                self._say("info", f"the job goes on, after {duration(silence.last)}")
+            self._first, self._is_told = None, False
             return
-        self._quiet += TICK
-        limit = self._limit
+        limit = silence.limit
         if limit is None or self._is_told or self._is_looking:
             return
         pause = min(_PAUSE, max(TICK, limit / 2))
-        if self._quiet >= (limit if self._first is None else limit + pause):
+        if silence.seconds >= (limit if self._first is None else limit + pause):
             self._is_looking = True
             self._look(self._seen)
 
-    @property
-    def _limit(self) -> float | None:
-        """Seconds of silence after which the job is looked at; None: never, as it has no cadence."""
-        if self._given is not None:
-            return self._given
-        return max(_LEAST, _TIMES * self._longest) if self._talks >= _CADENCE else None
-
     def _seen(self, look: Look) -> None:
         self._is_looking, self._is_told = False, self._is_told or not look
-        if not self._quiet or not look:
+        if not self._silence.seconds or not look:
             return
         now = self._now()
         if self._first is None:
             self._first, self._since = look, now
         elif self._hangs(self._first, look, now - self._since):
             self._is_told = True
-            self._on_hang(self._quiet, look)
+            self._on_hang(self._silence.seconds, look)
         else:
-            self._quiet, self._first = 0.0, None  # it moves: wait as long again
+            self._silence.seconds, self._first = 0.0, None  # it moves: wait as long again
 
     def _hangs(self, first: Look, look: Look, seconds: float) -> bool:
         """Whether nothing has moved between two looks."""
@@ -102,7 +85,7 @@ class HangWatch:
             return False
         if any(after[key].io - before[key].io > _FLAT_IO for key in after):
             return False
-        if self._given is not None:
+        if self._silence.given is not None:
             return True  # also if they spin
         if any(after[key].cpu - before[key].cpu > _FLAT_CPU * seconds for key in after):
             return False

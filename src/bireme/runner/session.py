@@ -7,6 +7,7 @@ A *crew* runs the ranks: that of this machine (:mod:`bireme.launching.one_machin
 from __future__ import annotations
 
 import os
+import sys
 
 from bireme import signal_numbers as signal
 from bireme.errors import OK, BadInputError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from bireme.runner.event_log import EventLog
     from bireme.runner.hang_watch import HangWatch
     from bireme.runner.job_requests import JobRequests
+    from bireme.runner.quiet_time import Silence
 
 
 _REST_ON_TERMINAL = 0.1
@@ -49,7 +51,7 @@ _LOOK = 2.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
 
 _HANG_TICK = 1.0
-"""Seconds between two checks whether the job hangs (`bireme.runner.hang_watch`)."""
+"""Seconds between two checks whether the job hangs (`bireme.runner.quiet_time.TICK`)."""
 
 _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
@@ -154,6 +156,7 @@ class Session:
         self._stacks: dict[tuple[int, str], RankStack] = {}
         self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
         self._patience: Timer | None = None  # with nodes that are asked for them
+        self._silence: Silence | None = None
         self._hang_watch: HangWatch | None = None
         self._heard: set[int] = set()  # ranks that have written something
         self._events: EventLog | None = None
@@ -202,14 +205,15 @@ class Session:
         """Take requests of other commands; ``theirs``: the socket of an elastic job, which outlives this session."""
         if self._socket is not None or self.spec.answers:  # jobs of functions are their caller's
             return
-        from bireme.runner import control_socket, detached  # no rank has waited for it
+        from bireme.runner import control_socket  # no rank has waited for it
 
         if theirs is None:
             self._own_socket = control_socket.ControlSocket()
         self._socket = theirs or self._own_socket
         assert self._socket is not None
         self._socket.listen(self.loop, self._answer)
-        detached.announce()
+        if detached := sys.modules.get("bireme.runner.detached"):  # else the job is not
+            detached.announce()
 
     def _answer(self, request: dict[str, Any], client: Client) -> dict[str, Any] | None:
         if self._requests is None:
@@ -303,16 +307,21 @@ class Session:
         """Check from time to time whether the job hangs."""
         if self._gone or self._settled or self.verdict.stopping:
             return
-        if self._hang_watch is None:
-            from bireme.runner import hang_watch  # no rank has waited for it
+        if self._silence is None:
+            from bireme.runner.quiet_time import Silence  # no rank has waited for it
 
             given = self.spec.hang_timeout
-            limit = None if given == "auto" else seconds_of(given, "--hang_timeout")
-            self._hang_watch = hang_watch.HangWatch(
-                limit, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
-            )
+            self._silence = Silence(None if given == "auto" else seconds_of(given, "--hang_timeout"))
         talked, self._talked = self._talked, False
-        self._hang_watch.tick(talked=talked)
+        self._silence.tick(talked=talked)
+        if self._hang_watch is None and self._silence.is_suspicious:
+            from bireme.runner.hang_watch import HangWatch  # few jobs are suspicious, and all would hold it
+
+            self._hang_watch = HangWatch(
+                self._silence, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
+            )
+        if self._hang_watch is not None:
+            self._hang_watch.tick()
         self.loop.after(_HANG_TICK, self._watch_hangs)
 
     def _hangs(self, quiet: float, look: dict[tuple[int, str], RankStack]) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bireme.runner import control_socket
+from bireme.runner import job_client
 from tests.conftest import NOBODY, as_nobody, bireme, clean_environ
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no abstract sockets")
@@ -148,7 +148,7 @@ def test_others_may_not_ask() -> None:
     with running(RUNNER, "''") as job:
         code, text = drain(job, nobody)
         assert code == 2 and f"no elastic job of yours with pid {job} runs" in text
-        with control_socket.connect(job) as ours:
+        with job_client.connect(job) as ours:
             name = ours.getpeername().decode()
         shout = f"""
 import socket

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bireme.result.stacks import Frame, RankStack
-from bireme.runner.hang_watch import TICK, HangWatch
+from bireme.runner.hang_watch import HangWatch
+from bireme.runner.quiet_time import TICK, Silence
 
 WAITS = (
     Frame(function="all_reduce", file="/lib/torch/distributed/c10d.py", line=9, own=False),
@@ -24,8 +25,9 @@ class Ranks:
         self.clock, self.looks, self.said = 0.0, 0, ""
         self.stacks = [RankStack(rank=0, frames=WAITS), RankStack(rank=1, frames=READS)]
         self.change: Callable[[], object] = lambda: None
+        self.silence = Silence(limit)
         self.watch = HangWatch(
-            limit,
+            self.silence,
             now=lambda: self.clock,
             look=self.look,
             say=lambda _, text: self.say(text),
@@ -42,7 +44,8 @@ class Ranks:
 
     def go(self, seconds: int, *, talks: bool = False) -> str:
         for _ in range(int(seconds / TICK)):
-            self.watch.tick(talked=talks)
+            self.silence.tick(talked=talks)
+            self.watch.tick()
             self.clock += TICK
         return self.said
 
