@@ -224,6 +224,19 @@ except bireme.StoppedError as error:
     assert lines[2].startswith("stopped by SIGTERM")
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_a_job_that_is_stopped_at_once(now: bool) -> None:
+    """Its process may not yet know what to do with a signal."""
+    lines = program(f"""
+for pause in (0, 0.01, 0.02, 0.04, 0.08):
+    job = start(time.sleep, 1000)
+    time.sleep(pause)
+    job.stop(now={now})
+    print(job.wait().cause, job.outcome.signum, job.outcome.exit_code)
+""")
+    assert lines == ["signal 15 143"] * 5
+
+
 def test_asyncio() -> None:
     lines = program("""
 import asyncio

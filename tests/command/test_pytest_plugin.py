@@ -167,9 +167,9 @@ def test_it():
     if os.environ["RANK"] == "1":
         inside()
 """
-    out, found = run(text, "--ranks-timeout", "2")
+    out, found = run(text, "--ranks-timeout", "6")
     assert found == {"failed": 1}
-    assert "the test hangs: it has not ended after 2 s" in out
+    assert "the test hangs: it has not ended after 6 s" in out
     assert "line 6 in inside" in out
     assert "rank 0: it has passed" in out
     assert "_pytest" not in out

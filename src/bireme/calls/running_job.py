@@ -141,7 +141,7 @@ class Job:
 
     def stop(self, *, now: bool = False) -> None:
         """Stop the job as Ctrl+C does, and return at once; ``now``: kill its ranks without a time to save anything."""
-        for signum in (signal.SIGINT, signal.SIGINT) if now else (signal.SIGTERM,):
+        for signum in (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,):
             if not self._ended.is_set():
                 self._process.send_signal(signum)
 
