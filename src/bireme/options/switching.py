@@ -89,7 +89,8 @@ COMMANDS = (
 """Words that people type instead of ``run``."""
 
 SUBJECTS = {
-    **dict.fromkeys(("status", "report"), "of a study: bireme tune status DIR, or bireme tune report DIR"),
+    "status": "of running jobs: bireme ps; of a study: bireme tune status DIR",
+    "report": "of a study: bireme tune report DIR",
     **dict.fromkeys(("ls", "list", "jobs"), "type bireme ps"),
     **dict.fromkeys(("kill", "cancel", "down"), "type bireme stop JOB; bireme ps lists the jobs"),
     **dict.fromkeys(("test", "doctor", "env", "nodes"), "type bireme check"),
