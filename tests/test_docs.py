@@ -14,7 +14,7 @@ import pytest
 
 from bireme import errors
 from bireme.agent import sent_code
-from bireme.backends import base
+from bireme.backends import base, choice
 from bireme.cli.parser import parse
 from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
@@ -178,7 +178,7 @@ def test_what_starts_an_agent():
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_command_lines(name):
-    backend = base.load(name)
+    backend = choice.load(name)
     channel = ("--channel",) if backend.CHANNEL == "stdio" else ("--dial", "ADDRESSES", "PORT", backend.TOKEN_VARIABLE)
     hosts, agent = tuple(map(base.HostLaunch, ("node1", "node2"))), (*AGENT_WORDS, *channel)
     plan = base.LaunchPlan(hosts=hosts, agent=agent, extra=extra(name), allocation="bireme-…")
@@ -201,7 +201,7 @@ def test_launchers():
         "v6": base.HostLaunch("::1"),
     }
     for name, (_, programs, channel, *can, native) in table.items():
-        backend = base.load(name)
+        backend = choice.load(name)
         assert code_words(programs) == list(backend.PROGRAMS)
         assert channel == {"stdio": "session", "dial": "dial back"}[backend.CHANNEL]
         assert native == ("yes" if backend.starts_ranks else "no")
@@ -218,7 +218,7 @@ def renders(backend: base.Backend, host: base.HostLaunch) -> bool:
 
 def test_rank_variables():
     table = {code_words(row[0])[0]: tuple(code_words(row[1])) for row in rows(indented(page("backends.md"))) if row}
-    variables = {name: base.load(name).rank_variables for name in LAUNCHERS}
+    variables = {name: choice.load(name).rank_variables for name in LAUNCHERS}
     assert table == {name: beginnings for name, beginnings in variables.items() if beginnings}
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bireme import jsontext
-from bireme.backends import base
+from bireme.backends import choice
 from bireme.errors import BadInputError
 from bireme.job import LAUNCHERS
 from bireme.logs.console import printable
@@ -341,7 +341,7 @@ def test_a_traceback_that_is_made_to_take_long(line):
 PATTERNS = [
     (name, pattern)
     for name in LAUNCHERS
-    for pattern in (*base.load(name).FAILED, *filter(None, (base.load(name).OVER,)))
+    for pattern in (*choice.load(name).FAILED, *filter(None, (choice.load(name).OVER,)))
 ]
 NODES = {
     "mpich": [
@@ -357,7 +357,7 @@ NODES = {
 def test_engines_name_the_node_that_they_lost():
     for name, lines in NODES.items():
         for line in lines:
-            found = [re.search(pattern, line.replace("NODE", "node-1.site")) for pattern in base.load(name).FAILED]
+            found = [re.search(pattern, line.replace("NODE", "node-1.site")) for pattern in choice.load(name).FAILED]
             assert [match.group(1) for match in found if match] == ["node-1.site"]
 
 
@@ -365,7 +365,7 @@ def test_engines_name_the_node_that_they_lost():
 def test_any_line_of_an_engine(line):
     for name, pattern in PATTERNS:
         if found := re.search(pattern, "".join(line)):
-            assert pattern in (base.load(name).OVER, "") or not re.search(r"\s", found.group(1))
+            assert pattern in (choice.load(name).OVER, "") or not re.search(r"\s", found.group(1))
 
 
 @pytest.mark.timeout(60)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bireme.backends import base
+from bireme.backends import choice
 from tests.cluster.basics import PATH
 from tests.cluster.jobs import UNEVEN, Jobs, Looks
 from tests.cluster.test_losses import agent_of, end
@@ -105,7 +105,7 @@ def test_ranks(any_jobs: EngineJobs) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "7", "NOT_EXPORTED": "x", "I_MPI_PIN_PROCESSOR_LIST": "0", "RANK": "9"}
     looks = any_jobs.look(hosts=UNEVEN, env=environ)
     assert places(looks) == PLACES
-    backend = base.load(any_jobs.backend)
+    backend = choice.load(any_jobs.backend)
     for rank, found in enumerate(looks):
         variables = found["environ"]
         assert (variables["RANK"], variables["WORLD_SIZE"]) == (str(rank), "6")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from bireme.backends import base
+from bireme.backends import choice
 from bireme.cluster.node_answers import advice
 from tests.cluster.jobs import Jobs
 
@@ -17,7 +17,7 @@ NOLOGIN = shutil.which("nologin", path="/usr/sbin:/sbin")
 @pytest.mark.skipif(NOLOGIN is None, reason="no nologin here")
 def test_a_shell_that_runs_no_commands():
     said = subprocess.run([NOLOGIN], capture_output=True, text=True, check=False)
-    (what,) = advice((said.stdout + said.stderr).splitlines(), base.load("ssh"))
+    (what,) = advice((said.stdout + said.stderr).splitlines(), choice.load("ssh"))
     assert "USER@NODE" in what
 
 
@@ -58,9 +58,9 @@ SAID = {
 
 @pytest.mark.parametrize("line", SAID)
 def test_containers_without_what_is_started(line: str) -> None:
-    (what,) = advice([line], base.load("exec"))
+    (what,) = advice([line], choice.load("exec"))
     assert SAID[line] in what
 
 
 def test_other_words_speak_for_themselves():
-    assert advice(["ssh: connect to host n port 22: Connection refused"], base.load("ssh")) == []
+    assert advice(["ssh: connect to host n port 22: Connection refused"], choice.load("ssh")) == []

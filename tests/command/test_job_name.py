@@ -8,7 +8,7 @@ import os
 import pytest
 
 import bireme
-from bireme.backends import base
+from bireme.backends import choice
 from bireme.cluster.cluster_job import new_allocation
 
 SHOWS = """
@@ -38,7 +38,7 @@ def test_a_job_without_a_name(stage, script):
 
 
 def test_the_name_of_an_allocation():
-    slurm = base.load("slurm")
+    slurm = choice.load("slurm")
     name = new_allocation(slurm, {}, "llama")
     assert name.startswith("llama-") and name != new_allocation(slurm, {}, "llama"), "scancel --name needs it"
     assert new_allocation(slurm, {}, "").startswith("bireme-")

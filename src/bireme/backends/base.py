@@ -5,12 +5,11 @@ A backend starts one agent on each node. It does no I/O while it makes command l
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
 from bireme.errors import BadInputError
-from bireme.job import BY_LABELS, LAUNCHERS, OWN_NAMES
+from bireme.job import OWN_NAMES
 from bireme.resources.program import find_any_executable
 from bireme.value import Value
 
@@ -19,15 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Literal
 
-    from bireme.job import JobSpec
-
 _UNQUOTED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
-_MODULES = {
-    "pdsh": "ssh",
-    **dict.fromkeys(("docker", "podman", "kubectl"), "containers"),
-    **dict.fromkeys(("openmpi", "mpich", "impi", "mvapich"), "mpi"),
-}
-"""The module of each launcher that has none of its own name."""
 CONNECT_TIMEOUT = 10
 """Time limit, in seconds, for a connection to a node."""
 
@@ -193,24 +184,6 @@ def ssh_options(plan: LaunchPlan) -> tuple[str, ...]:
     """Options for the ssh that a launcher starts: no questions, a time limit, and the port if one is given."""
     port = ("-p", str(plan.ssh_port)) if plan.ssh_port else ()
     return ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={plan.connect_timeout}", *port)
-
-
-def choose(spec: JobSpec, scheduler: str) -> str:
-    """The launcher, with ``auto`` resolved: the one that finds the hosts, Slurm's in its allocation, else ssh."""
-    if spec.launcher != "auto":
-        return spec.launcher
-    if spec.hosts.startswith(BY_LABELS):
-        return BY_LABELS.removesuffix(":")
-    return "slurm" if scheduler == "slurm" else "ssh"
-
-
-def load(name: str) -> Backend:
-    """Import the backend of a name."""
-    if name not in LAUNCHERS:
-        known = ", ".join(LAUNCHERS)
-        raise BadInputError(f"unknown launcher: {name!r}", hint=f"expected auto or one of {known}", where="--launcher")
-    backends: dict[str, Backend] = importlib.import_module(f"bireme.backends.{_MODULES.get(name, name)}").BACKENDS
-    return backends[name]
 
 
 _ONE_ARGUMENT = 32 * os.sysconf("SC_PAGE_SIZE") - 1 if sys.platform == "linux" else sys.maxsize

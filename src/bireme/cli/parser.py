@@ -132,7 +132,10 @@ def _instead(name: str, table: dict[str, Option]) -> str:
         others = [command for command in COMMANDS if command in option.commands and name in option.names]
         if others:
             return f"it is an option of bireme {', '.join(others)}"
-    otherwise = "options of the script go after it; bireme run --help_all shows those of Bireme"
+    command = next((each for each in COMMANDS if all(each in option.commands for option in table.values())), "run")
+    otherwise = f"bireme {command} --help shows its options"
+    if command in ("run", "tune"):
+        otherwise = f"options of the script go after it; bireme {command} --help_all shows those of Bireme"
     return did_you_mean(name, table, otherwise, cutoff=0.8)
 
 

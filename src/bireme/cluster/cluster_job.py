@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from bireme.agent import sent_code
-from bireme.backends import base
+from bireme.backends import base, choice
 from bireme.errors import BadInputError, counted
 from bireme.logs import rankfiles
 from bireme.planning.exports import exports
@@ -208,7 +208,7 @@ def _commands(
 
 
 def _backend(spec: JobSpec, launcher: str) -> Backend:
-    backend = base.load(launcher)
+    backend = choice.load(launcher)
     if not backend.TEMPLATE and any("{host}" in word for word in spec.launcher_args):
         hint = "add --launcher exec, for a command that reaches a host"
         raise BadInputError(f"{launcher} has no use for {{host}}", hint=hint, where="--launcher_args")

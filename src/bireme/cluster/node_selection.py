@@ -159,7 +159,7 @@ _LABELS_WAIT = 30
 
 def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ...]:
     """Find the hosts of ``LAUNCHER:LABELS[:SLOTS]``, by the launcher's own command."""
-    from bireme.backends import base
+    from bireme.backends import choice
 
     launcher, _, asked = spec.hosts.partition(":")
     if spec.launcher not in ("auto", launcher):
@@ -168,7 +168,7 @@ def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ..
     labels, slots = hostfile.and_slots(asked, _HOSTS)
     if not labels:
         raise BadInputError("no labels", hint=f"name some, as in {_HOSTS} {launcher}:app=train", where=_HOSTS)
-    backend = base.load(launcher)
+    backend = choice.load(launcher)
     question = (backend.find_program(environ), *backend.query(labels, spec.launcher_args))
     try:
         names = backend.found(_answer(question, environ))

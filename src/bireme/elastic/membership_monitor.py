@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from bireme.backends import base
+from bireme.backends import choice
 from bireme.cluster import cluster_job, node_selection
 from bireme.cluster.node_selection import DeclaredPool
 from bireme.elastic import node_probe
@@ -107,8 +107,8 @@ class MembershipMonitor:
         )
         # Once: a file that is broken later must not end the job.
         self.exports = cluster_job.what_travels(spec, environ)
-        self.launcher = base.choose(spec, self.pool.scheduler)
-        self._over = base.load(self.launcher).OVER
+        self.launcher = choice.choose(spec, self.pool.scheduler)
+        self._over = choice.load(self.launcher).OVER
         self.accelerator = ""
         self._control_socket = ControlSocket()
         self._session: Session | None = None

@@ -43,7 +43,7 @@ def request(spec: JobSpec, pool: DeclaredPool, name: str, accelerator: str, expo
 
 def main() -> None:
     """Answer one request."""
-    from bireme.backends import base
+    from bireme.backends import base, choice
     from bireme.cluster import node_selection
     from bireme.cluster.preflight import preflight
     from bireme.job import JobSpec
@@ -61,7 +61,7 @@ def main() -> None:
         spec,
         os.environ,
         node_selection.select(spec, pool),
-        base.choose(spec, pool.scheduler),
+        choice.choose(spec, pool.scheduler),
         accelerator=asked["accelerator"],
         exported=Exports(variables=asked["variables"], origins={}),
         connect_timeout=max(2, min(base.CONNECT_TIMEOUT, round(spec.elastic_interval))),  # few are probed at a time

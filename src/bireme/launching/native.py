@@ -10,7 +10,7 @@ import json
 import os
 
 from bireme.agent import sent_code
-from bireme.backends import base
+from bireme.backends import base, choice
 from bireme.cluster import cluster_job
 from bireme.cluster.cluster_job import LauncherCommands
 from bireme.cluster.launcher_process import cancel
@@ -39,7 +39,7 @@ _FAREWELL = 15.0
 
 def run(spec: JobSpec, environ: Mapping[str, str], nodes: Nodes, launcher: str) -> Outcome:
     """Run the launcher to its end."""
-    backend = base.load(launcher)
+    backend = choice.load(launcher)
     executable = backend.find_program(environ, spec.launcher_args)
     found_exports = cluster_job.what_travels(spec, environ)
     exported = found_exports.variables
@@ -108,7 +108,7 @@ def command(
     Args:
         allocation: the name for the allocation that it makes; ``None``: the command line is only shown.
     """
-    backend = base.load(launcher)
+    backend = choice.load(launcher)
     if not backend.starts_ranks:
         hint = "use --launcher openmpi, mpich, impi, mvapich or slurm"
         raise BadInputError(f"{launcher} cannot start ranks itself", hint=hint, where="--native_ranks")

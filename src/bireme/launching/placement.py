@@ -132,7 +132,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
     conflicts.refuse_node_rank(spec, 1 if pool is None else len(pool.entries))
     if pool is None:
         return ThisMachine()
-    from bireme.backends import base
+    from bireme.backends import choice
     from bireme.cluster import node_selection
 
     nodes = node_selection.select(spec, pool)
@@ -142,7 +142,7 @@ def _on_nodes(spec: JobSpec, environ: Mapping[str, str]) -> ThisMachine | ByHand
         run_id = spec.run_id or (environ.get("ELASTIC_RUN_ID", "bireme") if spec.elastic else "")
         addressed = spec.replace(master_addr=spec.master_addr or nodes.names[0], run_id=run_id)
         return ByHand(addressed, world, spec.node_rank)
-    launcher = base.choose(spec, pool.scheduler)
+    launcher = choice.choose(spec, pool.scheduler)
     if spec.native_ranks:
         return NativeRanks(nodes, launcher)
     return ThisMachine(nodes) if _is_only_here(spec, nodes) else Agents(nodes, launcher)

@@ -59,6 +59,11 @@ _OPTIONS = {
     "not needed: output is shown as it comes; of a study: bireme tune status": "--watch",
     "use --log_level debug": "--verbose -v",
     "bireme --version prints it": "--version -V",
+    # of tuners
+    "bireme tune has --maximize FIGURE and --minimize FIGURE": "--metric --objective --direction --goal --target",
+    "bireme tune has --trials N": "--n_trials --num_trials --max_trials --num_samples --max_evals --n_iter",
+    "bireme tune has --budget TIME": "--time_budget --time_budget_s --max_time --max_duration",
+    "bireme tune has --param NAME=VALUES": "--params --parameter --parameters --space --grid --search_space",
     # of launchers and schedulers
     _SLURM: "--gres --comment --exclusive --overlap --qos --reservation --partition -p --account -A --mem --constraint"
     " -C",

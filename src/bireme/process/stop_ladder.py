@@ -1,7 +1,8 @@
 """The stop ladder: the steps from a request to stop to the end of all processes, the same for every cause. Pure.
 
 SIGTERM (or the signal that was received) to all at once, one shared deadline, SIGKILL, and a bounded wait for processes
-that the kernel holds. It is a table, so that it can be read and tested without processes.
+that the kernel holds. The user says how long the ranks get (`bireme.job.DEFAULT_GRACE`). It is a table, so that it can
+be read and tested without processes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from bireme.runner.quiet_time import Silence
+    from bireme.runner.quiet_time import QuietTime
 
     Look: TypeAlias = dict[tuple[int, str], RankStack]
 
@@ -35,7 +35,7 @@ class HangWatch:
 
     def __init__(
         self,
-        silence: Silence,
+        silence: QuietTime,
         *,
         now: Callable[[], float],
         look: Callable[[Callable[[Look], None]], object],
@@ -48,7 +48,7 @@ class HangWatch:
         self._is_looking = self._is_told = False
 
     def tick(self) -> None:
-        """Look at the ranks if it is time. Call it after each `Silence.tick`."""
+        """Look at the ranks if it is time. Call it after each `QuietTime.tick`."""
         silence = self._silence
         if not silence.seconds:
             if self._is_told:

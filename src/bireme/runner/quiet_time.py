@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TICK = 1.0
-"""Seconds between two calls of `Silence.tick`."""
+"""Seconds between two calls of `QuietTime.tick`."""
 
 _CADENCE = 5
 """``auto``: in so many checks something was written: the job has a cadence."""
@@ -11,7 +11,7 @@ _LEAST, _TIMES = 30.0, 5.0
 """``auto``: seconds of silence that are suspicious at the earliest, and how many of the longest pauses so far."""
 
 
-class Silence:
+class QuietTime:
     """Counts the seconds of silence, from `TICK` to `TICK`. A time in which the job is suspended does not count.
 
     Args:

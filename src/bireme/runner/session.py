@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bireme.runner.event_log import EventLog
     from bireme.runner.hang_watch import HangWatch
     from bireme.runner.job_requests import JobRequests
-    from bireme.runner.quiet_time import Silence
+    from bireme.runner.quiet_time import QuietTime
 
 
 _REST_ON_TERMINAL = 0.1
@@ -156,7 +156,7 @@ class Session:
         self._stacks: dict[tuple[int, str], RankStack] = {}
         self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
         self._patience: Timer | None = None  # with nodes that are asked for them
-        self._silence: Silence | None = None
+        self._silence: QuietTime | None = None
         self._hang_watch: HangWatch | None = None
         self._heard: set[int] = set()  # ranks that have written something
         self._events: EventLog | None = None
@@ -308,10 +308,10 @@ class Session:
         if self._gone or self._settled or self.verdict.stopping:
             return
         if self._silence is None:
-            from bireme.runner.quiet_time import Silence  # no rank has waited for it
+            from bireme.runner.quiet_time import QuietTime  # no rank has waited for it
 
             given = self.spec.hang_timeout
-            self._silence = Silence(None if given == "auto" else seconds_of(given, "--hang_timeout"))
+            self._silence = QuietTime(None if given == "auto" else seconds_of(given, "--hang_timeout"))
         talked, self._talked = self._talked, False
         self._silence.tick(talked=talked)
         if self._hang_watch is None and self._silence.is_suspicious:

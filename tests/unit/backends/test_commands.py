@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.backends import base
+from bireme.backends import choice
 from bireme.backends.base import HostLaunch, LaunchPlan
 from bireme.job import LAUNCHERS
 
@@ -66,7 +66,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_commands(name: str) -> None:
-    backend = base.load(name)
+    backend = choice.load(name)
     agent = ("python", "-m", "bireme.agent", "--channel")
     if backend.CHANNEL == "dial":
         agent = (*DIAL.split(), backend.TOKEN_VARIABLE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bireme.backends import base
+from bireme.backends import base, choice
 from bireme.backends.base import Backend, HostLaunch, LaunchPlan
 from bireme.errors import BadInputError
 from bireme.job import LAUNCHERS
@@ -27,7 +27,7 @@ EVERYWHERE = pytest.mark.parametrize("name", LAUNCHERS)
 
 
 def backend(name: str) -> Backend:
-    return base.load(name)
+    return choice.load(name)
 
 
 def render(name: str, plan: LaunchPlan = PLAN, environ: dict[str, str] | None = None) -> list[tuple[str, ...]]:
@@ -71,7 +71,7 @@ def test_a_shell_reads_the_words_as_they_were() -> None:
 
 def test_unknown() -> None:
     with pytest.raises(BadInputError, match="unknown launcher: 'jsrun'"):
-        base.load("jsrun")
+        choice.load("jsrun")
 
 
 @EVERYWHERE
@@ -265,7 +265,7 @@ def test_mvapich_sends_nothing_but_what_it_needs_itself() -> None:
 
 # -- the engine starts the ranks ---------------------------------------------------------------------
 
-NATIVE = pytest.mark.parametrize("name", [name for name in LAUNCHERS if base.load(name).starts_ranks])
+NATIVE = pytest.mark.parametrize("name", [name for name in LAUNCHERS if choice.load(name).starts_ranks])
 
 
 @NATIVE

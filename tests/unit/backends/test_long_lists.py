@@ -10,7 +10,7 @@ import sys
 import pytest
 from ClusterShell.NodeSet import NodeSet
 
-from bireme.backends import base
+from bireme.backends import base, choice
 from bireme.backends.base import HostLaunch, LaunchPlan, SessionBackend
 from bireme.errors import BadInputError
 from bireme.job import LAUNCHERS
@@ -71,7 +71,7 @@ def test_the_limits_are_the_kernels():
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
-    backend = base.load(name)
+    backend = choice.load(name)
     extra = ("rsh", "{host}") if name == "exec" else ()
     plan = LaunchPlan(hosts := Hosts(map(HostLaunch, NAMES)), AGENT, extra=extra)
     made = list(backend.commands(plan, SLURM))
@@ -87,7 +87,7 @@ def test_whatever_a_backend_makes_can_be_executed_or_is_refused(name):
 def test_pdsh_has_all_hosts_of_several_lists():
     names = [f"one-more-node-with-a-name-{number:06d}" for number in range(5000)]
     plan = LaunchPlan(tuple(map(HostLaunch, names)), AGENT, extra=("-q",))  # say what there is to do, and do nothing
-    (command,) = base.load("pdsh").commands(plan, {})
+    (command,) = choice.load("pdsh").commands(plan, {})
     assert command.count("-w") > 1
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert set(NodeSet(done.stdout.splitlines()[-1])) == set(names)
@@ -101,7 +101,7 @@ def test_few_hosts_stand_in_one_list_and_order_is_kept():
 
 def test_slurm_has_all_hosts_of_a_folded_list():
     for names in (NAMES, ("node2", "node1")):
-        (command,) = base.load("slurm").commands(LaunchPlan(tuple(map(HostLaunch, names)), AGENT), SLURM)
+        (command,) = choice.load("slurm").commands(LaunchPlan(tuple(map(HostLaunch, names)), AGENT), SLURM)
         (listed,) = (word.partition("=")[2] for word in command if word.startswith("--nodelist="))
         assert set(NodeSet(listed)) == set(names)
         assert all(one.count("[") <= 1 for one in listed.replace("],", "],\n").splitlines())

@@ -13,6 +13,7 @@ from bireme.options.switching import ANSWERS, answer
 from bireme.options.table import OPTIONS, select
 from tests.kit import needs
 
+TUNE = {name for options in select("tune").values() for option in options for name in option.names}
 RUN = {name for options in select("run").values() for option in options for name in option.names}
 
 
@@ -68,9 +69,14 @@ def test_every_option_of_accelerate():
 def test_an_answer_is_one_line_and_for_no_option_of_ours(name):
     assert name not in RUN
     assert "\n" not in ANSWERS[name] and len(ANSWERS[name]) < 130
+    ours = (
+        RUN
+        | {"--version", "--deepspeed_config", "--results_dir"}
+        | (TUNE if "bireme tune has" in ANSWERS[name] else set())
+    )
     for word in ANSWERS[name].replace(",", " ").replace(";", " ").replace("=", " ").split():
-        if word.startswith("--") and word.rstrip(":") not in RUN | {"--version", "--deepspeed_config", "--results_dir"}:
-            pytest.fail(f"{word} is no option of bireme run")
+        if word.startswith("--") and word.rstrip(":") not in ours:
+            pytest.fail(f"{word} is no option of bireme")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from bireme.result.stacks import Frame, RankStack
 from bireme.runner.hang_watch import HangWatch
-from bireme.runner.quiet_time import TICK, Silence
+from bireme.runner.quiet_time import TICK, QuietTime
 
 WAITS = (
     Frame(function="all_reduce", file="/lib/torch/distributed/c10d.py", line=9, own=False),
@@ -25,7 +25,7 @@ class Ranks:
         self.clock, self.looks, self.said = 0.0, 0, ""
         self.stacks = [RankStack(rank=0, frames=WAITS), RankStack(rank=1, frames=READS)]
         self.change: Callable[[], object] = lambda: None
-        self.silence = Silence(limit)
+        self.silence = QuietTime(limit)
         self.watch = HangWatch(
             self.silence,
             now=lambda: self.clock,

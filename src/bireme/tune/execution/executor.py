@@ -203,14 +203,12 @@ class Executor:
         else:
             self._scheduler.ended(key)
         result = self._client.judge(name, end)
-        following = None
         if result.cause == "infrastructure":
             for host in result.hosts:
                 self._rest(host, settling)
-            if not self.stopping:
-                following = self._retries.next_attempt(attempt, result, end.exit_code)
         elif result.counts:
             self._retries.ran_to_its_end([host for host, _ in reservation.places])
+        following = None if self.stopping else self._retries.next_attempt(attempt, result, end.exit_code)
         if following is not None:
             self._queue(following)
         self._client.ended(name, result, again=following is not None)

@@ -79,12 +79,14 @@ class Retries:
             self._failures.pop(host, None)
 
     def next_attempt(self, attempt: Attempt, result: TrialResult, exit_code: int) -> Attempt | None:
-        """The next attempt after one that the infrastructure failed; None if the experiment is given up.
+        """The next attempt after one that has ended; None: it has succeeded, failed by itself, or is given up.
 
         Args:
             attempt: the attempt that has ended; the failures of its hosts are recorded already.
             exit_code: of its ``bireme run``.
         """
+        if result.cause != "infrastructure":
+            return None
         # Losing a node in mid-run is no proof: the configuration may have brought it down, and the next may run.
         if not self._worked and exit_code == UNFIT:
             dead = [host for host, failures in self._failures.items() if failures >= ATTEMPTS]

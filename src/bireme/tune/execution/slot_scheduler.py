@@ -1,8 +1,8 @@
 """Decides which experiment starts when, and on which slots: the tuner's scheduler.
 
 It has no threads, no processes and no clock. The caller reports what happens; :meth:`Scheduler.decide` returns the
-tasks to start. The same events always give the same decisions. (When an experiment is retried is decided in
-`bireme.tune.execution.executor`.)
+tasks to start. The same events always give the same decisions. (When an experiment is tried again is decided in
+`bireme.tune.execution.retries`.)
 
 **Orders.** ``fifo`` starts tasks in the order of submission, each on the first nodes of the pool with room, as the
 ``ResourceManager`` of DeepSpeed's autotuner does. ``longest`` starts the widest task first, on the nodes where the

@@ -1,4 +1,4 @@
-"""Decides how experiments are launched: on which slots of which nodes, at which ports, and by which command line."""
+"""Finds the slots that experiments may use, and makes their command lines, with a port for each."""
 
 from __future__ import annotations
 

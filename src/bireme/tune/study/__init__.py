@@ -1,1 +1,1 @@
-"""The study: which trial is next, and what is certain. Pure."""
+"""The study: which trial is next, when and why it ends (`study.py`), and what is certain. Pure."""

@@ -1,4 +1,4 @@
-"""Paired rounds: runs the finalists and the baseline again, until it is certain which is better.
+"""Confirms the finalists: runs them and the baseline again in rounds, until it is certain which is better.
 
 Each round runs them once, in random order, one after the other on the same slots. Only these runs count: the runs by
 which a finalist was chosen look better than they are, because they were chosen ("the winner's curse").
