@@ -247,9 +247,17 @@ class Reader:
             meant = f"did you mean {near}? Or " if near else ""
             return (
                 f"no figure {figure!r}: {told}\n"
-                f"  {meant}call bireme.report({figure}=…), or give a pattern: '{figure}: {{}}'"
+                f"  {meant}call bireme.report({figure}=…), or give a pattern: '{self._printed(figure)}'"
             )
         return ""
+
+    def _printed(self, figure: str) -> str:
+        """The pattern by which the output has a figure, if it has its name; else one to begin with."""
+        for stream in self._streams:
+            for row in _rows(stream.path):
+                if found := re.search(rf"(?<!\w){re.escape(figure)}\s*[:=]\s*(?=[-+.]?\d)", row, re.ASCII):
+                    return f"{found[0]}{{}}"
+        return f"{figure}: {{}}"
 
     def _take_file(self, figure: str, source: Source) -> str:
         path, before = self._files[figure]

@@ -266,6 +266,19 @@ def test_figures_that_a_script_reports(tmp_path: Path) -> None:
         assert Reader(measure(figure), str(tmp_path / "out")).finish(None).problem.startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("row", "pattern"),
+    [
+        ("step 3 rate=12.5 img/s", "rate={}"),
+        ("rate :  -4", "rate :  {}"),
+        ("rate is 3", "rate: {}"),
+        ("crate=3", "rate: {}"),
+    ],
+)
+def test_a_name_that_is_only_printed_becomes_a_pattern(read: Callable[..., Readings], row: str, pattern: str) -> None:
+    assert read(labelled(row), "rate").problem.endswith(f"or give a pattern: '{pattern}'")
+
+
 def test_reporting_outside_of_a_tuning_costs_nothing() -> None:
     code = "import sys; from bireme import report; report(x=object()); print(*sys.modules)"
     done = subprocess.run(
