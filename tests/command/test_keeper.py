@@ -13,7 +13,7 @@ import pytest
 
 from bireme.process import keeper
 from tests.command.conftest import state_of
-from tests.conftest import Stage, bireme, clean_environ, read_lines, wait_for
+from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, read_lines, wait_for
 
 LOOK = """
 import mine, os, sys
@@ -26,8 +26,7 @@ class Place:
     """A keeper below this process, and the jobs beside it."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "socket")
-        self.handle = keeper.start(self.path, keep=())
+        self.keeper = keeper.Keeper()
         self.stage = Stage()
         self.folder = folder
         self.write("one")
@@ -41,7 +40,7 @@ class Place:
         return bireme("run", "-q", "--num_gpus", "2", "--output", "raw", "--preload", "mine", script, *args)
 
     def environ(self, **more: str) -> dict[str, str]:
-        return clean_environ(BIREME_TEMPLATES=self.path, **more)
+        return clean_environ(BIREME_TEMPLATES=self.keeper.name, **more)
 
     def look(self, *args: str, **more: str) -> tuple[str, int]:
         """What the module of two warm ranks has, and the pid of their parent."""
@@ -53,7 +52,7 @@ class Place:
 
     def below(self, name: str) -> list[int]:
         """The processes of this name below the keeper's watcher."""
-        found, waiting = [], [self.handle.pid]
+        found, waiting = [], [self.keeper.handle.pid]
         while waiting:
             pid = waiting.pop()
             try:
@@ -71,12 +70,9 @@ def place() -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         yield place
-        place.handle.close()
-        place.handle.wait()
-        keeper.remove(place.path)
+        place.keeper.close()
         place.stage.end()
         before.end()
-        assert not os.path.exists(place.path)
 
 
 def test_jobs_share_a_template(place: Place) -> None:
@@ -150,6 +146,20 @@ def test_a_job_is_stopped(place: Place) -> None:
     assert place.look()[0] == "one"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_a_job_ends_while_the_template_imports(place: Place, signum: signal.Signals) -> None:
+    """Its ranks are not started any more, and nobody holds their streams, for which the job would wait."""
+    (place.folder / "mine.py").write_text("import time; open('importing', 'w').close(); time.sleep(600)")
+    process = place.stage.start_argv(place.argv("look.py"), cwd=place.folder, env=place.environ())
+    wait_for((place.folder / "importing").exists, "the import")
+    (guard,) = place.below("bireme-keeper")
+    process.send_signal(signum)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == (143 if signum == signal.SIGTERM else -9) and not out
+    place.write("two")
+    assert place.look(X="1") == ("two", guard)
+
+
 TRIAL = """
 import sys
 warm = "ctypes" in sys.modules
@@ -178,24 +188,68 @@ STUDY = (
 def test_trials_of_a_study_share_a_template(stage: Stage, script, tmp_path: Path) -> None:
     script(TRIAL, "trial.py")
     words = (*STUDY, "--maximize", "rate: {}", "trial.py", "{x}")
-    stage.run(*words, cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path)), code=0)
+    stage.run(*words, cwd=tmp_path, code=0)
     texts = [path.read_text() for path in tmp_path.glob("tuning/trials/*/stdout.log")]
     assert len(texts) >= 3
     (line,) = {line.partition("from ")[2] for text in texts for line in text.splitlines() if "from " in line}
     assert line.startswith("True ") and line.endswith(" bireme-keeper")
-    assert not stage.left() and not list(tmp_path.glob("bireme-*"))
+    assert not stage.left()
 
 
 def test_the_tuner_is_killed(stage: Stage, script, tmp_path: Path) -> None:
     script(TRIAL, "trial.py")
     words = (*STUDY, "--maximize", "rate: {}", "trial.py", "{x}", "wait")
-    process = stage.start(*words, cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path)))
+    process = stage.start(*words, cwd=tmp_path)
     log = tmp_path / "tuning/trials/trial-1/stdout.log"
     wait_for(lambda: log.exists() and "ready" in log.read_text(), "the trial")
     process.kill()
     process.communicate()
     assert not stage.left(within=60)
-    assert not list(tmp_path.glob("bireme-templates-*"))
+
+
+AGAIN = """
+import sys; warm = "mine" in sys.modules
+import os
+print("from", warm, os.getppid(), flush=True)
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
+"""
+
+
+@pytest.mark.parametrize("way", ["--restarts", pytest.param("--elastic_training", marks=pytest.mark.slow)])
+def test_attempts_share_a_template(stage: Stage, script, tmp_path: Path, way: str) -> None:
+    (tmp_path / "mine.py").write_text("with open('imports', 'a') as file: print('once', file=file)")
+    words = (way, "2") if way == "--restarts" else (way,)
+    words = (*words, "--accelerator", "cpu", "--num_gpus", "1", "--preload", "mine")
+    done = stage.run("run", *words, script(AGAIN), cwd=tmp_path, code=0)
+    said = [line.partition("from ")[2] for line in done.stdout.splitlines()]
+    assert len(said) == 3 and {*said} == {said[0]} and said[0].startswith("True "), done.stderr
+    assert (tmp_path / "imports").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("whom", ["command", "keeper", "watcher keeper", "command keeper", "command watcher"])
+def test_nothing_is_left_of_attempts(stage: Stage, tmp_path: Path, whom: str) -> None:
+    """Not even a grandchild that only the process tree knows, whichever of the three is killed, or two at once."""
+    words = ("--restarts", "1", "--preload", "ctypes", "--grace", "1", "--num_gpus", "2")
+    process = stage.start("run", *words, PROGRAMS / "scene.py", "grandchild", tmp_path / "go")
+    read_lines(process, 2, "ready")
+    (watcher,) = (pid for pid in children(process.pid) if name_of(pid) == "bireme-watch")
+    (keeper,) = children(watcher)
+    assert name_of(keeper) == "bireme-keeper"
+    for each in whom.split():
+        os.kill({"command": process.pid, "watcher": watcher, "keeper": keeper}[each], signal.SIGKILL)
+    if "command" not in whom:
+        (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (-9 if "command" in whom else 3), err
+    assert not stage.left(within=30)
+
+
+def children(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ _HANGS = 120.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
+    parser.add_argument("--warm", action="store_true", help="simulate elastic jobs with --preload")
     parser.add_argument("--seed", type=int, nargs="+", default=[], help="the first seed (default: drawn), or several")
     parser.add_argument("--runs", type=int, default=0, help="how many runs (default: one with --seed, else 1000)")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
@@ -47,7 +48,7 @@ def main() -> int:
     out = os.fdopen(quiet_output(), "w", buffering=1)
     observed.observe()
     elastic.observe()
-    kind = elastic.ElasticRun if asked.elastic else run.Run
+    kind = elastic.WarmRun if asked.warm else elastic.ElasticRun if asked.elastic else run.Run
     begin = time.monotonic()
     steps = done = bad = 0
     outcomes: dict[str, int] = {}

@@ -381,7 +381,8 @@ class SimulatedLoop(Loop):
         """The process gets a signal, which it handles in its loop."""
         if self.process.alive and signum in self._caught:
             self._pending.append(signum)
-            self.after(0.0, lambda: self._on_signal(self._pending.pop(0)))
+            # At once when it runs again: the clock of a host that stands still may be wrong.
+            self.after(-1e9, lambda: self._on_signal(self._pending.pop(0)))
             self.process.wake_at(self.process.world.now)
 
     def halt(self) -> None:

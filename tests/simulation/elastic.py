@@ -22,6 +22,7 @@ class ElasticRun(Run):
     """An elastic job."""
 
     elastic = True
+    preload: tuple[str, ...] = ()
 
     def __init__(self, seed: int, *, keep_log: bool = False) -> None:
         super().__init__(seed, keep_log=keep_log)
@@ -57,6 +58,7 @@ class ElasticRun(Run):
                 elastic_interval=self.world.random.choice((2.0, 10.0)),
                 min_nodes=self.min_nodes,
                 max_nodes=self.max_nodes,
+                preload=self.preload,
             )
         )
 
@@ -115,6 +117,12 @@ class ElasticRun(Run):
         self.disturbed_before = True
         if self.world.random.random() < 0.7:
             self.world.after(self.world.random.uniform(1.0, 20.0), lambda: setattr(node, "unfit", ()))
+
+
+class WarmRun(ElasticRun):
+    """An elastic job whose agents wait between two epochs, with templates."""
+
+    preload = ("torch",)
 
 
 class SimulatedHelper:

@@ -507,6 +507,9 @@ class AgentMachine(Machine):
     def lease_port(self, named: object) -> Any:
         return SimulatedPort()
 
+    def start_keeper(self) -> Any:
+        return SimulatedKeeper()
+
     def reachable(self, addresses: Sequence[str], port: int, seconds: float) -> list[str]:
         found = [address for address in addresses if self.node.training.reaches(self.node, address)]
         self.process.spend(2e-3 if found else seconds)
@@ -523,6 +526,18 @@ class SimulatedPort:
 
     def hand_over(self) -> tuple[int, ...]:
         return ()
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedKeeper:
+    """Keeps no templates: ranks are forked as ever."""
+
+    name = "simulated"
+
+    def close(self) -> None:
+        pass
 
 
 class SimulatedTree:

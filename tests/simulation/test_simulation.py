@@ -27,7 +27,9 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "runs"), [((), "300"), (("--elastic",), "200")], ids=["cluster", "elastic"])
+@pytest.mark.parametrize(
+    ("kind", "runs"), [((), "300"), (("--elastic",), "200"), (("--warm",), "200")], ids=["cluster", "elastic", "warm"]
+)
 def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
     """Every rank ends, no two epochs live at once, the first failure is blamed, nobody is lost who answers."""
     done = simulate(*kind, "--seed", "1", "--runs", runs)
@@ -39,8 +41,9 @@ def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
     [
         ((), (1046, 1084, 201624, 203638, 204155, 406130, 423479, 822053)),
         (("--elastic",), (302255, 302258, 304038, 304132, 304323)),
+        (("--warm",), (12021, 12497, 13402)),
     ],
-    ids=["cluster", "elastic"],
+    ids=["cluster", "elastic", "warm"],
 )
 def test_runs_that_broke_an_invariant(kind: tuple[str, ...], seeds: tuple[int, ...]) -> None:
     """A fault of the program, or of the simulation itself, was found with these seeds."""

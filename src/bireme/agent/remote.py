@@ -17,7 +17,7 @@ from bireme.logs.rankfiles import prepare
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS
 from bireme.one_node.examination import short_hostname
 from bireme.one_node.part import NodePart
-from bireme.planning.environment import ELASTIC_MARK, NodeFacts, elastic_mark
+from bireme.planning.environment import ELASTIC_MARK, TEMPLATES, NodeFacts, elastic_mark
 from bireme.resources.addresses import own_addresses
 from bireme.resources.devices import usable_slots
 from bireme.resources.own_name import socket_interfaces
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bireme.loop import Timer
     from bireme.one_node.machine import Machine
     from bireme.planning.start import NodePlan
+    from bireme.process.keeper import Keeper
     from bireme.resources.devices import Devices
     from bireme.resources.rendezvous_port import PortListener
     from bireme.result.outcome import RankEnd
@@ -47,12 +48,14 @@ _ALWAYS = frozenset(
 )
 MAY_HEAR: Mapping[State, frozenset[type[messages.Frame]]] = {
     "new": frozenset({messages.Ask}),
-    "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece},
+    "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece, messages.Ask},
     "started": _ALWAYS
     | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken}
-    | {messages.TakeStacks},
+    | {messages.TakeStacks, messages.Ask},
 }
-"""What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started."""
+"""What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started.
+
+An agent whose ranks have ended may be asked again: for the next epoch, or attempt, of its job."""
 
 
 class RemoteAgent:
@@ -116,7 +119,8 @@ class RemoteAgent:
         self._plan: NodePlan | None = None
         self._tree: TreeTaker | None = None
         self._sender: FetchSender | None = None
-        self._cut = False
+        self._keeper: Keeper | None = None
+        self._cut = self._is_told_to_end = False
         self._window = 0
         self._heartbeat = self._agreed = patience
         self._silence = Silence(self._loop.now())
@@ -129,11 +133,18 @@ class RemoteAgent:
 
     def close(self) -> None:
         """Close everything; remove the directory for error files, and a tree that is not complete."""
-        for each in (self._part, self._tree, self._sender):
-            if each is not None:
-                each.close()
+        self._forget()
+        if self._keeper is not None:
+            self._keeper.close()
         self._channel.close()
         self._loop.close()
+
+    def _forget(self) -> None:
+        """Close what is of one epoch."""
+        for each in (self._part, self._tree, self._sender, self._listener):
+            if each is not None:
+                each.close()
+        self._part = self._tree = self._sender = self._listener = self._plan = None
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -162,6 +173,12 @@ class RemoteAgent:
 
     def _on_ask(self, ask: messages.Ask) -> None:
         """Get the copy of the tree, if the ranks run in one; run the preflight and answer with its result."""
+        if self._part is not None and not self._part.gone:
+            raise ProtocolError("it asked again while ranks were running")
+        if self._is_told_to_end:
+            self._loop.stop()
+            return
+        self._forget()
         self._agreed = ask.heartbeat
         if ask.tree is None:
             self._heartbeat = self._agreed
@@ -239,6 +256,7 @@ class RemoteAgent:
         # First free the port: a fast rank of another node must find nothing there but the first rank.
         keep = self._listener.hand_over() if self._listener is not None else ()
         keep = (*keep, *self._tree.keep) if self._tree is not None else keep
+        environ = {**environ, **self._templates(spec)}  # first: ranks inherit the limits of before the part
         part = NodePart(
             self._loop,
             plan,
@@ -259,6 +277,15 @@ class RemoteAgent:
 
         part.fork(environ, stdin, keep=keep)
         self._part = part
+
+    def _templates(self, spec: JobSpec) -> dict[str, str]:
+        """The variable with the keeper of templates, which outlive an epoch; {}: there is none."""
+        if self._keeper is None and spec.preload and (spec.elastic or spec.restarts):
+            try:
+                self._keeper = self._machine.start_keeper()
+            except (OSError, BiremeError):
+                return {}  # the part may start nothing either, and will tell why
+        return {} if self._keeper is None else {TEMPLATES: self._keeper.name}
 
     def _on_stop(self, stop: messages.Stop) -> None:
         if self._part is not None:
@@ -351,6 +378,7 @@ class RemoteAgent:
     def _on_signal(self, signum: int) -> None:
         if signum in RELAYED_SIGNALS:
             return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
+        self._is_told_to_end = True
         self._channel.send(messages.Signalled(signum=int(signum), when=self._loop.now()))
         if self._part is None:
             self._loop.stop()

@@ -175,7 +175,11 @@ class AgentProtocol:
             self._streams.discard(stream)
 
     def _admit_over(self, message: messages.Over) -> None:
-        """Allow ranks without a reported end only after a lost guardian or a failed start, or with stuck processes."""
-        if self._unseen and not self._excused and not message.stuck:
-            ranks = ", ".join(map(str, sorted(self._unseen)))
+        """Allow ranks without a reported end only after a lost guardian or a failed start, or with stuck processes.
+
+        Ranks that were stopped while they waited for a template have not begun.
+        """
+        unseen = self._unseen - self._planned if self._stopped else self._unseen
+        if unseen and not self._excused and not message.stuck:
+            ranks = ", ".join(map(str, sorted(unseen)))
             raise ProtocolError(f"it sent Over before it reported the end of rank {ranks}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.cluster.standby import Standby
     from bireme.job import JobSpec
     from bireme.one_node.machine import Machine
     from bireme.planning.start import NodePlan, StartPlan
@@ -86,12 +87,13 @@ class WholeJob:
 
     Attributes:
         starts: whether ranks are started once all nodes have answered; otherwise they were only asked.
+        standby: where agents wait for the next session of the job; None: they do not.
     """
 
     starts = True
 
-    def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> None:
-        self._spec, self._is_last = spec, is_last
+    def __init__(self, spec: JobSpec, is_last: Callable[[Outcome], bool], standby: Standby | None = None) -> None:
+        self._spec, self._is_last, self.standby = spec, is_last, standby
 
     def is_last(self, outcome: Outcome) -> bool:
         """Whether the job ends with this outcome, and is not started again."""
@@ -123,7 +125,11 @@ class ClusterCrew(Crew):
     ) -> None:
         self._session, self._job, self._policy = session, job, policy
         self.nodes = nodes = NodeConnections(
-            session, job, pid_file, machine, answered=self._answered, lost=self._lost, none_alive=self._none_alive
+            *(session, job, pid_file, machine),
+            answered=self._answered,
+            lost=self._lost,
+            none_alive=self._none_alive,
+            standby=policy.standby,
         )
         self.members = nodes.members
         self._all_fit = False
@@ -312,11 +318,13 @@ class ClusterCrew(Crew):
 
     def _none_alive(self) -> None:
         """Once no rank is left, bring the files home that the job is to fetch; then end."""
-        begins = self._job.spec.fetch and self.nodes.loss.started and self._fetching is None and not self._killed
-        if begins and self._policy.is_last(self._session.outcome()):
+        ran = self.nodes.loss.started and self._fetching is None and not self._killed
+        asks = ran and (self._job.spec.fetch or self._policy.standby is not None)
+        is_last = asks and self._policy.is_last(self._session.outcome())
+        if is_last and self._job.spec.fetch:
             self._fetch()
         else:
-            self.nodes.leave()
+            self.nodes.leave(another=asks and not is_last)
 
     def _fetch(self) -> None:
         from bireme.ship.conversation import Digests, Found, Skipped

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.cluster.standby import Standby
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.one_node.machine import Machine
@@ -42,6 +43,7 @@ class NodeConnections:
         answered: called when every node has answered or failed, and again for each that fails afterwards.
         lost: called when a node was lost that takes part: with its agent, the reason, and when that was.
         none_alive: called when all agents have ended, or were lost.
+        standby: where agents may wait for this session, and after it for the next; None: they do not.
     """
 
     def __init__(
@@ -54,11 +56,17 @@ class NodeConnections:
         answered: Callable[[], None],
         lost: Callable[[AgentHandle, str, float], None],
         none_alive: Callable[[], None],
+        standby: Standby | None = None,
     ) -> None:
         self._session, self._job, self._none_alive = session, job, none_alive
         slots = job.nodes.slots
+        self._standby, taken = standby, standby and standby.take(job.nodes.names)
+        self._waiting = [channel for _, channel in taken[1]] if taken else []
+        """The channels to agents that have waited for this session."""
+        places = [index for index, _ in taken[1]] if taken else range(len(job.hosts))
         self.agents = tuple(
-            AgentHandle(index, host, slots[host.name], session.loop.now) for index, host in enumerate(job.hosts)
+            AgentHandle(index, host, slots[host.name], session.loop.now)
+            for index, host in zip(places, job.hosts, strict=True)
         )
         self.members = list(self.agents)
         self._listener = job.listener
@@ -68,21 +76,27 @@ class NodeConnections:
         """Whether the launcher makes an allocation for this job."""
         self._allocation = ""
         """The scheduler's id of it, as an agent reports it; "": unknown."""
-        self._launcher_gone = False
-        self._launcher = LauncherProcess(
-            session.loop,
-            machine.start_guardian,
-            job.commands,
-            job.environ,
-            on_exit=lambda index, code, signum: self.loss.launcher_ended(index, code, signum),
-            on_line=lambda index, line: self.answers.on_launcher_line(index, line),
-            on_lost=lambda pid: self.loss.guardian_killed(pid),
-            on_over=self._launcher_over,
-            at_once=AT_ONCE,
-            at_start=pid_file.create,
-            at_loss=lambda: self._at_loss(pid_file),
-            allocates=self._allocates,
-        )
+        self._launcher_gone = self._stays = False
+        self.answers: NodeAnswers
+        self.loss: NodeLoss
+        events: dict[str, Any] = {
+            "on_exit": lambda index, code, signum: self.loss.launcher_ended(index, code, signum),
+            "on_line": lambda index, line: self.answers.on_launcher_line(index, line),
+            "on_lost": lambda pid: self.loss.guardian_killed(pid),
+            "on_over": self._launcher_over,
+        }
+        if taken:
+            self._launcher = taken[0]
+            self._launcher.move(session.loop, **events)
+        else:
+            self._launcher = LauncherProcess(
+                *(session.loop, machine.start_guardian, job.commands, job.environ),
+                **events,
+                at_once=AT_ONCE,
+                at_start=pid_file.create,
+                at_loss=lambda: self._at_loss(pid_file),
+                allocates=self._allocates,
+            )
         self.answers = NodeAnswers(session, job, self.members, self._launcher, on_answers=answered)
         self.loss = NodeLoss(session, job, self.members, self._launcher, self.answers, self._close, lost)
         self.handlers: Handlers = {
@@ -98,6 +112,9 @@ class NodeConnections:
 
     def start(self) -> None:
         """Start the launcher, and wait for the nodes' answers."""
+        if self._waiting:
+            self._ask_again()
+            return
         ends = self._launcher.start(channels=self._job.backend.CHANNEL == "stdio")
         for agent, (read_fd, write_fd) in zip(self.agents, ends, strict=False):
             self._attach(agent, read_fd, write_fd)
@@ -106,6 +123,15 @@ class NodeConnections:
         # While the launcher connects; most agents run on a Python like ours.
         self._session.loop.after(0, self._pack_ahead)
         self.answers.start()
+
+    def _ask_again(self) -> None:
+        """Ask agents that have waited for this session."""
+        self.accept_no_more()
+        for agent, channel in zip(self.agents, self._waiting, strict=True):
+            agent.channel = channel
+            channel.move(self._session.loop, **self._reports(agent))
+            self.answers.begin(agent)
+            self._ask(agent, channel)
 
     def kill_now(self) -> None:
         """Kill the launcher, if it has nothing left to do but to end."""
@@ -132,9 +158,10 @@ class NodeConnections:
     def close(self) -> None:
         """Leave nothing behind."""
         for member in self.agents:
-            if member.channel is not None:
+            if member.channel is not None and not (self._stays and member.state == "over"):
                 member.channel.close()
-        self._launcher.close()
+        if not self._stays:
+            self._launcher.close()
         self.accept_no_more()
 
     def complain(self, bad: Sequence[AgentHandle], total: int) -> None:
@@ -170,13 +197,19 @@ class NodeConnections:
             read_fd,
             write_fd,
             self._vocabulary(),
-            on_frame=lambda frame: self._on_frame(agent, frame),
-            on_end=lambda reason: self.loss.channel_ended(agent, reason),
+            **self._reports(agent),
             on_greeting=lambda tag: self._greeted(agent, channel, tag),
             transport=transport,
-            on_violation=lambda what: self.loss.violated(agent, what),
             longest=MAX_FROM_AGENT,
         )
+
+    def _reports(self, agent: AgentHandle) -> dict[str, Any]:
+        """What the channel to an agent calls."""
+        return {
+            "on_frame": lambda frame: self._on_frame(agent, frame),
+            "on_end": lambda reason: self.loss.channel_ended(agent, reason),
+            "on_violation": lambda what: self.loss.violated(agent, what),
+        }
 
     def _vocabulary(self) -> Mapping[str, type[messages.Message]]:
         """The messages that an agent may send."""
@@ -189,13 +222,16 @@ class NodeConnections:
     def _greeted(self, agent: AgentHandle, channel: Channel, tag: str) -> None:
         """An agent was started: send its code, and what it is to examine."""
         channel.send_raw(encode_code(self._packed(tag)))
+        self._ask(agent, channel)
+
+    def _ask(self, agent: AgentHandle, channel: Channel) -> None:
         spec = self._job.spec
         channel.send(
             messages.Ask(
                 spec=with_python(spec, agent.name),
                 cwd=os.getcwd(),
                 heartbeat=spec.heartbeat,
-                first=agent.index == 0 or spec.elastic,
+                first=agent is self.agents[0] or spec.elastic,
                 name=agent.name,
                 slots=agent.slots,
                 tasks=agent.host.tasks,
@@ -311,14 +347,22 @@ class NodeConnections:
         if not any(member.alive for member in self.members):
             self._none_alive()
 
-    def leave(self) -> None:
-        """Release the agents, and wait for the launcher to end."""
+    def leave(self, *, another: bool = False) -> None:
+        """Release the agents, and wait for the launcher to end.
+
+        Args:
+            another: whether another session may follow, for which the agents wait if they can.
+        """
         if self.loss.ended:
             return
         self.loss.ended = True
         self.loss.attribute()
         self.answers.stop()
         self.loss.rest()
+        self._stays = another and self._standby is not None and not (self._launcher_gone or self._allocates)
+        if self._standby is not None and self._stays:
+            self._stay(self._standby)
+            return
         for member in self.members:
             member.send(messages.Release())
         if self._launcher_gone:  # too early: it may have been killed
@@ -328,6 +372,17 @@ class NodeConnections:
             self._session.loop.after(_LAUNCHER_WAIT, self._end_launcher)
         else:
             self._end_launcher()
+
+    def _stay(self, standby: Standby) -> None:
+        """Leave the agents that are well to the next session."""
+        agents = {}
+        for member in self.agents:
+            if member.state == "over" and member.channel is not None:
+                agents[member.name] = member.index, member.channel
+            else:
+                self._launcher.end(member.index)
+        standby.keep(self._launcher, agents)
+        self._finish()
 
     def _end_launcher(self) -> None:
         """End the launcher now, and cancel its allocation, which it would keep while it waits for a dead node."""
@@ -354,7 +409,7 @@ class NodeConnections:
     def _launcher_over(self) -> None:
         """The launcher has ended. Agents that have connected by themselves are lost only when their channels end."""
         self._launcher_gone = True
-        if self.loss.ended:
+        if self.loss.ended and not self._stays:
             if not self._allocation:  # it may have ended between its request and the scheduler's answer
                 self._give_back_allocation()
             self._finish()

@@ -127,9 +127,34 @@ class LauncherProcess:
             self._loop.close_fd(fd)
         return ours
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all processes have ended."""
+        return self._over or self._lost
+
+    def move(
+        self,
+        loop: Loop,
+        *,
+        on_exit: Callable[[int, int, int], None],
+        on_line: Callable[[int, str], None],
+        on_lost: Callable[[int], None],
+        on_over: Callable[[], None],
+    ) -> None:
+        """Go on in another loop, as the one of before has been closed."""
+        self._loop, self._on_exit, self._on_line = loop, on_exit, on_line
+        self._on_lost, self._on_over = on_lost, on_over
+        if self._handle is not None:
+            loop.watch(self._handle.events, self._hear)
+        for index, fd in self._errs.items():
+            self._watch_err(index, fd)
+
     def _watch_stderr(self, index: int, fd: int) -> None:
         self._loop.set_blocking(fd, False)
         self._stderr[index], self._errs[index] = b"", fd
+        self._watch_err(index, fd)
+
+    def _watch_err(self, index: int, fd: int) -> None:
         self._loop.watch(fd, lambda: self._read_stderr(index))
 
     def _read_stderr(self, index: int) -> bool:
@@ -240,13 +265,17 @@ class LauncherProcess:
             self._over = True
             self._on_over()
 
-    def close(self) -> None:
-        """Close the pipes; a guardian that is still alive then ends everything below it."""
+    def close(self, *, wait: bool = False) -> None:
+        """Close the pipes; a guardian that is still alive then ends everything below it.
+
+        Args:
+            wait: for its end.
+        """
         handle, self._handle = self._handle, None  # the timer of `terminate` may still come, in a loop that goes on
         if handle is not None:
             self._loop.unwatch(handle.events)
             handle.close()
-            if self._over:  # it has reported so and is ending
+            if self._over or wait:  # it has reported so and is ending
                 handle.wait()
         for fd in self._errs.values():
             self._loop.unwatch(fd)

@@ -62,6 +62,20 @@ class Channel:
         if early:
             loop.after(0, lambda: self._take(early))
 
+    def move(
+        self,
+        loop: Loop,
+        *,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[str], None],
+        on_violation: Callable[[str], None],
+    ) -> None:
+        """Go on in another loop, as the one of before has been closed."""
+        self._loop, self._on_frame, self._on_end, self._on_violation = loop, on_frame, on_end, on_violation
+        loop.watch(self._read_fd, self._readable)
+        if self._waiting:
+            loop.watch_write(self._write_fd, self._writable)
+
     @property
     def readable(self) -> str:
         """Why others on the network can read what is sent; "": they cannot."""

@@ -12,6 +12,7 @@ import os
 from bireme.cluster import cluster_job, node_selection
 from bireme.cluster.cluster_crew import ClusterCrew, WholeJob
 from bireme.cluster.cluster_job import ClusterJob
+from bireme.cluster.standby import Standby
 from bireme.elastic.membership_monitor import MembershipMonitor
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
 from bireme.launching.restarts import RestartBudget
@@ -116,11 +117,17 @@ class ElasticJob(WholeJob):
         self._running: Session | None = None
         self._tree: SourceTree | None = None
         self._took_part: dict[str, None] = {}
+        self.standby = Standby() if spec.preload else None
         self._fetched = False
 
     def close(self) -> None:
-        """Take no more requests."""
+        """Take no more requests, and release agents that wait."""
         self._monitor.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self.standby is not None:
+            self.standby.close()
 
     # -- epoch after epoch -----------------------------------------------------------------------
 
@@ -192,6 +199,7 @@ class ElasticJob(WholeJob):
     def _waited(self) -> Outcome:
         """Wait until enough nodes are available, or for too long."""
         self._invited = ()
+        self._release()
         spec, now = self._spec, self._machine.now()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = max(0.0, spec.elastic_timeout - (now - self._waiting_since))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.cluster_job import LauncherCommands
     from bireme.cluster.node_selection import Nodes
+    from bireme.cluster.standby import Standby
     from bireme.job import JobSpec
     from bireme.one_node.machine import Machine
     from bireme.planning.start import Sketch
@@ -38,12 +39,14 @@ def run(
     machine: Machine = MACHINE,
     tree: SourceTree | None = None,
     is_last: Callable[[Outcome], bool] = lambda _: True,
+    standby: Standby | None = None,
     *,
     again: str = "",
 ) -> Outcome:
     """Start an agent on every node, and the ranks through them; return when nothing is left anywhere.
 
     Args:
+        standby: where agents may wait, before this attempt and after it.
         again: why the job begins again: a file of the tree was changed while it was sent.
     """
     exported = cluster_job.what_travels(spec, environ)
@@ -51,13 +54,14 @@ def run(
     crews: list[ClusterCrew] = []
 
     def make_crew(running: Session) -> ClusterCrew:
-        crews.append(ClusterCrew(running, job, pid_file, machine, WholeJob(spec, is_last)))
+        crews.append(ClusterCrew(running, job, pid_file, machine, WholeJob(spec, is_last, standby)))
         return crews[0]
 
     with PidFile(os.getpid() if spec.save_pid else None) as pid_file:
         outcome = session.run(spec, [("info", again)] if again else job.notes(exported), make_crew, machine.loop)
     if crews[0].nodes.tree_changed and not again:
-        return run(spec, environ, nodes, launcher, machine, is_last=is_last, again=f"{outcome.note}: sending it again")
+        why = f"{outcome.note}: sending it again"
+        return run(spec, environ, nodes, launcher, machine, is_last=is_last, standby=standby, again=why)
     return outcome
 
 

@@ -10,6 +10,7 @@ import os
 from bireme.errors import BadInputError
 from bireme.logs.console import open_closed_streams
 from bireme.options import conflicts
+from bireme.planning.environment import TEMPLATES
 from bireme.planning.start import Sketch
 from bireme.resources import program
 from bireme.value import Value
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from bireme.cluster.cluster_job import LauncherCommands
     from bireme.cluster.node_selection import DeclaredPool, Nodes
+    from bireme.cluster.standby import Standby
     from bireme.job import JobSpec
+    from bireme.process.keeper import Keeper
     from bireme.resources.pool import Pool
     from bireme.result.outcome import Outcome
     from bireme.ship.source import SourceTree
@@ -185,28 +188,56 @@ def launch(
             return _run(spec, environ, place, on_change=on_change)
         from bireme.launching import restarts
 
-        return restarts.run(spec, _attempts(spec, environ, place), on_restart)
+        attempts = _Attempts(spec, environ, place)
+        try:
+            return restarts.run(spec, attempts.run, on_restart)
+        finally:
+            attempts.close()
     finally:
         for fd in opened:
             os.close(fd)
 
 
-def _attempts(
-    first: JobSpec, environ: Mapping[str, str], place: Placement
-) -> Callable[[JobSpec, Callable[[Outcome], bool]], Outcome]:
-    """What runs an attempt of a job: the first where it was placed, all in the same copy of the tree (``--ship``)."""
-    tree: SourceTree | None = None
+class _Attempts:
+    """The attempts of a job: the first where it was placed, all in one copy of the tree, with the same templates."""
 
-    def attempt(spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
-        nonlocal tree
-        there = place if spec is first else resolve(spec, environ)
+    def __init__(self, first: JobSpec, environ: Mapping[str, str], place: Placement) -> None:
+        self._first, self._environ, self._place = first, environ, place
+        self._tree: SourceTree | None = None
+        self._keeper: Keeper | None = None
+        self._standby: Standby | None = None
+        if first.preload and isinstance(place, ThisMachine) and TEMPLATES not in environ:
+            self._keep_templates_here()
+        elif first.preload and isinstance(place, Agents):
+            from bireme.cluster.standby import Standby
+
+            self._standby = Standby()
+
+    def _keep_templates_here(self) -> None:
+        from bireme.errors import UnfitError
+        from bireme.process.keeper import Keeper
+
+        try:
+            self._keeper = Keeper()
+        except (OSError, UnfitError):  # no such sockets: each attempt has its own templates
+            return
+        self._environ = {**self._environ, TEMPLATES: self._keeper.name}
+
+    def run(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
+        """Run an attempt."""
+        there = self._place if spec is self._first else resolve(spec, self._environ)
         if spec.ship is not None and isinstance(there, Agents):
             from bireme.cluster.cluster_job import ClusterJob
 
-            tree = ClusterJob.find_tree(spec, environ) if tree is None else tree.replace(notes=())  # said once
-        return _run(spec, environ, there, tree, is_last)
+            tree = self._tree  # its notes are said once
+            self._tree = ClusterJob.find_tree(spec, self._environ) if tree is None else tree.replace(notes=())
+        return _run(spec, self._environ, there, self._tree, is_last, standby=self._standby)
 
-    return attempt
+    def close(self) -> None:
+        """End what has waited for another attempt."""
+        for each in (self._keeper, self._standby):
+            if each is not None:
+                each.close()
 
 
 def _inherited() -> Mapping[str, str]:
@@ -231,6 +262,7 @@ def _run(
     tree: SourceTree | None = None,
     is_last: Callable[[Outcome], bool] = lambda _: True,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
+    standby: Standby | None = None,
 ) -> Outcome:
     if isinstance(place, ThisMachine):
         from bireme.launching import one_machine
@@ -247,7 +279,7 @@ def _run(
     if isinstance(place, Agents):
         from bireme.launching import many_nodes
 
-        return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last)
+        return many_nodes.run(spec, environ, place.nodes, place.launcher, tree=tree, is_last=is_last, standby=standby)
     from bireme.launching import elastic
 
     return elastic.run(spec, environ, on_change)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.one_node.examination import Choose, Examination
+    from bireme.process.keeper import Keeper
     from bireme.resources.rendezvous_port import PortListener
 
 
@@ -31,6 +32,12 @@ class Machine:
     def helper(self, argv: Sequence[str], environ: Mapping[str, str]) -> Helper:
         """Start a helper program, which answers with one line of JSON."""
         return Helper(argv, environ)
+
+    def start_keeper(self) -> Keeper:
+        """Start a keeper of templates; see there for the errors."""
+        from bireme.process.keeper import Keeper
+
+        return Keeper()
 
     def examine(
         self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str], choose: Choose, cwd: str

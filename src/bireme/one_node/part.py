@@ -188,8 +188,9 @@ class NodePart:
             )
 
         self._error_folder = error_folder.make(self._plan.error_dir)
-        self._guardian = self._borrowed(base.get(TEMPLATES, ""), workers, keep) or self._tree.start(
+        self._guardian = self._tree.start(
             workers,
+            keeper=base.get(TEMPLATES, ""),
             keep=keep,
             at_start=at_start,
             at_loss=self._clean_up,
@@ -269,6 +270,8 @@ class NodePart:
 
     def _gone(self) -> None:
         self.gone = True
+        if self._taker is not None:
+            self._taker.close()
         self._observer.gone()
         if self.stuck:
             self._pipes.abandon()
@@ -349,14 +352,6 @@ class NodePart:
                 self._on("deserted")
             elif word == "empty":
                 self._on("empty")
-
-    def _borrowed(self, path: str, workers: Sequence[WorkerStart], keep: Sequence[int]) -> Handle | None:
-        """The keeper of templates as our guardian, if we were started beside one, and it can be."""
-        if not path or not all(worker.preload for worker in workers):
-            return None
-        from bireme.process import keeper
-
-        return keeper.borrow(path, workers, keep=keep)
 
     def _cold(self, reason: str) -> None:
         text = f"--preload: ranks on {self._plan.host} start without a template: {reason}"

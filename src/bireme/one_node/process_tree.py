@@ -27,11 +27,20 @@ class ProcessTree:
         self._spare: frozenset[int] = frozenset()
         self._was_subreaper = kernel.is_subreaper()
 
-    def start(self, workers: Sequence[WorkerStart], **options: Any) -> Handle:
-        """Fork the guardian and, through it, the workers. The arguments are those of `guardian.start`."""
+    def start(self, workers: Sequence[WorkerStart], *, keeper: str = "", **options: Any) -> Handle:
+        """Fork the guardian and, through it, the workers. For the other arguments see `guardian.start`.
+
+        Args:
+            keeper: the name of a keeper of templates that is to be the guardian, if it can; "": there is none.
+        """
         self._spare = frozenset(kernel.children())  # children of the program that embeds us
         self._was_subreaper = kernel.is_subreaper()
         kernel.become_subreaper()
+        if keeper and all(worker.preload for worker in workers):
+            from bireme.process.keeper import borrow
+
+            if borrowed := borrow(keeper, workers, keep=options["keep"]):
+                return borrowed
         return guardian.start(workers, **options)
 
     def sweep(self, gone: Handle, workers: Iterable[int]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ JOB_NAME = "BIREME_JOB_NAME"
 """The variable with the name of the job, if it has one."""
 
 TEMPLATES = "BIREME_TEMPLATES"
-"""The variable of a job beside a keeper of templates (`bireme.process.keeper`): the path of its socket."""
+"""The variable of a job beside a keeper of templates (`bireme.process.keeper`): its name."""
 
 ELASTIC_MARK = "BIREME_ELASTIC"
 """The same for all epochs of an elastic job: while a process of one epoch lives, its node is unfit for the next."""

@@ -320,11 +320,19 @@ class Guardian:
         self._release(index)
 
     def _release(self, index: int) -> None:
-        """A worker that was held back has its streams now."""
+        """A worker that was held back has its streams now, or needs none."""
+        if index not in self.held:
+            return
         self.held.discard(index)
         worker = self.workers[index]
         for fd in {worker.stdin, worker.stdout, worker.stderr}:
             os.close(fd)
+
+    def let_go(self) -> None:
+        """Start none of the workers any more that wait for a template. Nobody else must hold their streams."""
+        for template in self.templates:
+            for index in template.waiting:
+                self._release(index)
 
     # -- templates -------------------------------------------------------------------------------
 
@@ -460,11 +468,12 @@ class Guardian:
                 self._signal_all(int(args[0]))
             elif word == "stray":
                 self.stray_signal = int(args[0])
-                self.held.difference_update(*(template.waiting for template in self.templates))
+                self.let_go()
             elif word == "gone":
                 self.cleaned = True
             elif word == "kill":
                 self.killing = True
+                self.let_go()
                 self.held.clear()
             elif word == "fork" and int(args[0]) in self.held:
                 self._fork_held(int(args[0]))

@@ -1,8 +1,8 @@
 """A guardian whose templates outlive a job: the jobs that follow each other on one place fork their ranks from them.
 
-`start` is called by the process that all of these jobs belong to. A job finds the keeper by a socket that the variable
-`BIREME_TEMPLATES` names. It hands over what it would have given to a guardian of its own, with the ends of the two
-pipes, and from then on the keeper is its guardian: by the same protocol, with the same end if the job dies.
+A `Keeper` is started by the process that all of these jobs belong to. A job finds it by a socket in the abstract
+namespace, whose name it is told. It hands over what it would have given to a guardian of its own, with the ends of the
+two pipes, and from then on the keeper is its guardian: by the same protocol, with the same end if the job dies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bireme import signal_numbers as signal
 from bireme.process import guardian, kernel
 from bireme.process.watcher import Shared
 from bireme.process.worker import WorkerStart
+from bireme.resources.ownership import peer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,34 +37,38 @@ _FREE = 0.05
 _MEMINFO = "/proc/meminfo"
 
 
-def start(path: str, *, keep: Sequence[int]) -> guardian.Handle:
-    """Start a keeper that listens at this path, below a watcher; it ends when the handle's pipe is closed.
+class Keeper:
+    """A keeper below this process, with a watcher of its own. It ends when it is closed, or when this process dies.
 
     Args:
-        keep: descriptors to hold as long as it lives.
+        keep: descriptors that it holds as long as it lives.
+
+    Attributes:
+        name: by which `borrow` finds it.
+
+    Raises:
+        OSError, UnfitError: it cannot be started.
     """
-    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    os.chmod(path, 0o600)
-    listener.listen()
-    try:
-        keep = (*keep, listener.fileno())
-        return guardian.start((), keep=keep, at_loss=lambda: remove(path), serve=_Keeper(listener).run)
-    finally:
-        listener.close()
 
-
-def remove(path: str) -> None:
-    """Remove the socket, and its folder if it was the last one there."""
-    for do, what in ((os.unlink, path), (os.rmdir, os.path.dirname(path))):
+    def __init__(self, keep: Sequence[int] = ()) -> None:
+        self.name = f"bireme-templates-{os.geteuid()}-{os.urandom(16).hex()}"
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
-            do(what)
-        except OSError:
-            pass
+            listener.bind(f"\0{self.name}")
+            listener.listen()
+            keep = (*keep, listener.fileno())
+            self.handle = guardian.start((), keep=keep, at_loss=lambda: None, serve=_Serving(listener).run)
+        finally:
+            listener.close()
+
+    def close(self) -> None:
+        """End it and its templates."""
+        self.handle.close()
+        self.handle.wait()
 
 
-def borrow(path: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) -> guardian.Handle | None:
-    """Have the keeper that listens at this path fork the workers; None if it cannot.
+def borrow(name: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) -> guardian.Handle | None:
+    """Have the keeper of this name fork the workers; None if it cannot.
 
     Args:
         keep: descriptors to hold as long as a worker lives.
@@ -78,8 +83,10 @@ def borrow(path: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) ->
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     channel.settimeout(_PATIENCE)
     try:
-        channel.connect(path)
-        if not channel.recv(16):  # only then: descriptors in a message that nobody takes would stay open
+        channel.connect(f"\0{name}")
+        # Another user may have taken the name of one that has ended. It answers, for only then we pass descriptors:
+        # those in a message that nobody takes would stay open.
+        if peer_of(channel)[1] != os.geteuid() or not channel.recv(16):
             raise ConnectionError
         passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (command_read, event_write, body, *keep, *fds))
         channel.sendmsg([b"job"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
@@ -104,7 +111,7 @@ class _Borrowed(guardian.Handle):
         """It is not our child, and goes on."""
 
 
-class _Keeper:
+class _Serving:
     def __init__(self, listener: _socket.socket) -> None:
         self._listener = listener
         self._kept: dict[Identity, Template] = {}
@@ -131,7 +138,6 @@ class _Keeper:
                 kernel.kill_below((), kernel.STUCK_WAIT)  # which also reaps them
         self._end_templates(lambda _: True)
         kernel.kill_below((), kernel.STUCK_WAIT)
-        shared.at_loss()
         os._exit(0)
 
     def _one_job(self, first: guardian.Guardian, mask: Collection[int]) -> None:
@@ -139,6 +145,8 @@ class _Keeper:
         channel.settimeout(_PATIENCE)
         fds: list[int] = []
         try:
+            if peer_of(channel)[1] != os.geteuid():
+                raise PermissionError
             channel.send(b"keeper")
             _, ancillary, _, _ = channel.recvmsg(16, _socket.CMSG_SPACE(4 * _MOST), _socket.MSG_CMSG_CLOEXEC)
             passed = b"".join(bytes(item[2]) for item in ancillary)
@@ -154,7 +162,7 @@ class _Keeper:
         except (OSError, ValueError):
             for fd in fds:
                 os.close(fd)
-            return  # the job has ended
+            return  # the job has ended, or it is not of this user
         finally:
             channel.close()
         # What a job leaves that is killed, the next one on this machine removes.
@@ -169,6 +177,7 @@ class _Keeper:
         for pid in serving.alive:
             serving.ends.watch(pid)
         serving.serve()
+        serving.let_go()  # the job may have died
         self._end_templates(lambda template: template.is_asked or template.fd < 0)
         kernel.kill_below(serving.spare(), kernel.STUCK_WAIT)
         for fd in fds[: len(fds) - len(streams)]:

@@ -81,6 +81,11 @@ class PortListener:
         self._socket.close()
         return self._lease.fds
 
+    def close(self) -> None:
+        """Release the port in this process."""
+        self._socket.close()
+        self._lease.close()
+
 
 def lease_port(default: int = DEFAULT_PORT) -> tuple[PortLease, str]:
     """Lease the default port, one of those after it, or any; return it with a note for the user ("": the default).

@@ -95,8 +95,10 @@ class TreeTaker:
         return () if self._held is None else (self._held.lock,)
 
     def close(self) -> None:
-        """Remove what is not complete."""
+        """Remove what is not complete, and let go of the tree."""
         self._steps.close()
+        if self._held is not None:
+            os.close(self._held.lock)
         if self._trees is not None:
             self._trees.stock.close()
 

@@ -31,6 +31,9 @@ HEAVY = frozenset(
     ).split()
 )
 """What ``--preload auto`` imports if the script does."""
+LATER = {"torch": "torch._dynamo"}
+"""What modules import only when they are used: nearly every training, as torch's optimizers import theirs. It takes as
+long as torch itself."""
 _SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP, _SET_PTRACER = 15, 1, 35, 14, 0x59616D61
 _SELF_TEST = 60.0
 _SYNTAX_ONLY = 0x400
@@ -102,10 +105,13 @@ def _import_all(setup: Mapping[str, Any]) -> None:
         if setup["program"][0] != "-m":
             sys.modules["__main__"].__file__ = os.path.abspath(script) if sys.version_info >= (3, 9) else script
         asked = _Asked(setup["of_ranks"])
-        for name in names:
+        for name in (*names, *LATER.values()):
             try:
-                __import__(name)
+                if name in names or name.partition(".")[0] in sys.modules:
+                    __import__(name)
             except BaseException as error:
+                if name not in names and isinstance(error, ImportError):
+                    continue  # an older version
                 raise UnsafeError(f"importing {name} failed: {type(error).__name__}: {error}") from None
         asked.end()
     finally:

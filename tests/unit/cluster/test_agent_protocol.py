@@ -128,6 +128,17 @@ def test_over_without_ends_after_a_loss(excuse: Message) -> None:
     protocol.admit(OVER)
 
 
+def test_over_without_ranks_that_have_not_begun() -> None:
+    """They waited for a template when the job was stopped."""
+    protocol = running(0, 1)
+    protocol.admit(up(0))
+    protocol.stop()
+    with pytest.raises(ProtocolError, match="the end of rank 0"):
+        protocol.admit(OVER)
+    protocol.admit(down(0))
+    protocol.admit(OVER)
+
+
 def test_over_with_what_cannot_be_killed() -> None:
     running(0).admit(Over(killed=0, stuck=("12 (x, state D)",)))
 
@@ -172,17 +183,19 @@ def test_whatever_comes(state: str, messages: list[Message | Output]) -> None:
     protocol = running(0, 1) if state == "running" else AgentProtocol()
     for event in WAYS.get(state, ()):
         protocol.on(event)
-    ended = set()
-    excused = False
+    begun, ended = set(), set()
+    excused = stopped = False
     for message in messages:
         try:
             protocol.admit(message)
         except ProtocolError:
             return
+        begun |= {message.rank} if isinstance(message, Up) else set()
         ended |= {message.end.rank} if isinstance(message, Down) else set()
+        stopped |= isinstance(message, Signalled)
         excused |= isinstance(message, (GuardianLost, Unfit)) or (isinstance(message, Over) and bool(message.stuck))
         if isinstance(message, Over) and not excused:
-            assert ended == {0, 1}
+            assert ended == (begun if stopped else {0, 1})
 
 
 def test_a_rank_ends_as_stopped_only_after_somebody_has_stopped_it() -> None:

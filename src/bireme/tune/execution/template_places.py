@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 
 from bireme.errors import UnfitError
 from bireme.planning.environment import TEMPLATES
-from bireme.process import guardian, keeper
+from bireme.process.keeper import Keeper
 from bireme.tune.execution.slot_scheduler import SlotReservation
 from bireme.tune.execution.trial_launch import ResourcePool
 
@@ -22,8 +20,7 @@ class TemplatePlaces:
 
     def __init__(self, pool: ResourcePool, keep: Sequence[int]) -> None:
         self._pool, self._keep = pool, keep
-        self._folder = ""
-        self._keepers: dict[str, tuple[str, guardian.Handle]] = {}
+        self._keepers: dict[str, Keeper] = {}
 
     def environment(self, reservation: SlotReservation) -> dict[str, str]:
         """The variable by which a trial on these slots finds its keeper; {}: it starts its own templates."""
@@ -32,16 +29,12 @@ class TemplatePlaces:
         slots = reservation.include()
         try:
             if slots not in self._keepers:
-                self._folder = self._folder or tempfile.mkdtemp(prefix="bireme-templates-")
-                path = os.path.join(self._folder, str(len(self._keepers)))
-                self._keepers[slots] = path, keeper.start(path, keep=self._keep)
-        except (OSError, UnfitError):  # no process, or no room for the socket
+                self._keepers[slots] = Keeper(self._keep)
+        except (OSError, UnfitError):  # no process, or no such sockets
             return {}
-        return {TEMPLATES: self._keepers[slots][0]}
+        return {TEMPLATES: self._keepers[slots].name}
 
     def close(self) -> None:
         """End all keepers."""
-        for path, handle in self._keepers.values():
-            handle.close()
-            handle.wait()
-            keeper.remove(path)
+        for keeper in self._keepers.values():
+            keeper.close()
