@@ -15,7 +15,7 @@ from tests.kit import needs
 pytestmark = needs.modules("numpy", "hjson")
 
 PARTS = 3
-SAMPLE = 24
+SAMPLE = 36
 """Of so many studies one is played."""
 
 STEP = 1 if os.environ.get("BIREME_TEST_GOLDEN") == "all" else SAMPLE

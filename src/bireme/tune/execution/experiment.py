@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from bireme import drafts, isolated, jsontext
 from bireme.errors import BiremeError
+from bireme.job import DEFAULT_GRACE
 from bireme.loop import Loop, Timer
 from bireme.process import guardian
 from bireme.process.worker import WorkerStart
@@ -47,7 +48,7 @@ class LaunchRequest(Value):
     stdout: str
     stderr: str
     report: str
-    grace: float = 10.0
+    grace: float = DEFAULT_GRACE
     end_reason: Callable[[float], str] | None = None
     every: float = 5.0
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bireme.errors import OK, BadInputError, UnfitError
+from bireme.job import DEFAULT_GRACE, DEFAULT_HEARTBEAT
 from bireme.launching import one_machine, placement
 from bireme.resources import devices, nvidia
 from bireme.resources.locality import is_this_machine
@@ -151,8 +152,8 @@ class Launch(Value):
     words: tuple[str, ...]
     script: str
     port: int | None = None
-    grace: float = 10.0
-    heartbeat: float = 10.0
+    grace: float = DEFAULT_GRACE
+    heartbeat: float = DEFAULT_HEARTBEAT
     log_dir: str | None = None
     rank_log_dir: str | None = None
 
