@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bireme.backends.base import HostLaunch, LaunchPlan, load
+from bireme.backends.base import HostLaunch, LaunchPlan
+from bireme.backends.choice import load
 from bireme.cluster import node_selection
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
