@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bireme import signal_numbers as signal
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -143,6 +144,11 @@ class JobSpec(Value):
             out; ``off``: never.
         on_hang: what is done with a job that hangs: ``report``, ``stop``, or ``restart``, which stops this attempt.
         events: the file to which it is written what happens, as lines of JSON; "": none.
+        checkpoint_signal: what ranks get before a preemption, so that they save and end; "": such as any stop signal.
+        preempt_signal: what the scheduler announces a preemption by, and how many seconds before: ``USR1@120``; "":
+            ``TERM``, and it is found out.
+        requeue: ask Slurm to queue the job of this allocation again, after a preemption.
+        requeues: how often that has happened.
         stacks: whether the stacks of ranks are taken that do not end: ``auto`` or ``never``.
         torchrun_args: options that only PyTorch's agent gets, if that agent starts the ranks.
     """
@@ -208,6 +214,10 @@ class JobSpec(Value):
     torchrun_args: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     events: str = ""
+    checkpoint_signal: str = ""
+    preempt_signal: str = ""
+    requeue: bool = False
+    requeues: int = 0
     stacks: str = "auto"
     hang_timeout: str = "auto"
     on_hang: str = "report"
@@ -230,6 +240,17 @@ class JobSpec(Value):
     def answers(self) -> bool:
         """Whether the ranks take calls of functions, and answer (`bireme.calls`)."""
         return self.program.kind == "function"
+
+    @property
+    def checkpoint_signum(self) -> int:
+        """The number of ``checkpoint_signal``; 0: none."""
+        return signal.named(self.checkpoint_signal)
+
+    @property
+    def preemption(self) -> tuple[int, float]:
+        """The number of ``preempt_signal``, 0 if there is none, and its seconds, 0 if they are found out."""
+        name, _, seconds = (self.preempt_signal or "TERM").partition("@")
+        return signal.named(name) if self.checkpoint_signal else 0, float(seconds or 0)
 
     @property
     def has_own_names(self) -> bool:

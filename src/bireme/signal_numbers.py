@@ -8,3 +8,9 @@ if TYPE_CHECKING:
     from signal import *  # noqa: F403
 else:
     from _signal import *  # noqa: F403
+
+
+def named(text: str) -> int:
+    """The number of a signal, by ``USR1``, ``SIGUSR1`` or ``10``; 0: there is no such signal."""
+    number = int(text) if text.isdecimal() else globals().get("SIG" + text.upper().removeprefix("SIG"), 0)
+    return int(number) if number in globals()["valid_signals"]() else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,13 +50,39 @@ def test_usr1_and_usr2_reach_every_rank_once_and_not_its_children(stage, script)
     assert process.returncode == 143
 
 
-def test_a_rank_that_does_not_expect_usr1_dies_of_it(stage, script):
-    process = stage.start("run", "-q", "--num_gpus", "2", script(WAITS))
-    read_lines(process, 2, "ready")
+EXPECTS = """
+import os, signal, threading, time
+
+rank, masked = int(os.environ["RANK"]), {signal.SIGUSR1}
+if rank < 2:
+    signal.pthread_sigmask(signal.SIG_BLOCK, masked)
+if rank == 0:  # while it waits, the thread that does has the signal in no mask
+    threading.Thread(target=lambda: (signal.sigwait(masked), os.write(1, b"got it\\n"))).start()
+    places = lambda: [open(f"/proc/self/task/{each}/wchan").read() for each in os.listdir("/proc/self/task")]
+    while not any("sigtimedwait" in place for place in places()): time.sleep(0.01)
+if rank == 2:  # that another thread blocks it does not help: the main thread would take it
+    begun = threading.Event()
+    block = lambda: (signal.pthread_sigmask(signal.SIG_BLOCK, masked), begun.set(), time.sleep(1000))
+    threading.Thread(target=block, daemon=True).start()
+    begun.wait()
+os.write(1, b"ready\\n")
+if rank == 1:
+    while signal.SIGUSR1 not in signal.sigpending(): time.sleep(0.01)
+    os.write(1, b"got it\\n")
+while True: time.sleep(0.05)
+"""
+
+
+def test_usr1_goes_only_to_ranks_that_expect_it(stage, script):
+    """Who catches, blocks, or waits for it does; it would kill the others, and with them the job."""
+    process = stage.start("run", "--num_gpus", "4", script(EXPECTS))
+    read_lines(process, 4, "ready")
     process.send_signal(signal.SIGUSR1)
+    read_lines(process, 2, "got it")
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGUSR1
-    assert b"SIGUSR1" in err
+    assert process.returncode == 143
+    assert re.search(rb"ranks 2-3 on \S+ do not get SIGUSR1: without a handler it would kill them", err)
 
 
 def test_suspend_and_resume(stage, script):
@@ -156,9 +183,9 @@ def test_nohup(stage, script, tmp_path):
     stage.started.append(process)
     (rank,) = pids(read_lines(process, 1, "ready"))
     process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGUSR1)  # kills the rank, which shows that SIGHUP has not
+    process.send_signal(signal.SIGTERM)  # stops the job, which shows that SIGHUP has not
     process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGUSR1
+    assert process.returncode == 143
     assert not state_of(rank)
 
 

@@ -376,6 +376,10 @@ class RemoteAgent:
         self._part.stop()
 
     def _on_signal(self, signum: int) -> None:
+        spec = self._spec
+        if spec is not None and self._part is not None and signum == spec.preemption[0] and not spec.elastic:
+            self._channel.send(messages.Signalled(signum=int(signum), when=self._loop.now()))
+            return  # the runner tells the ranks of all nodes
         if signum in RELAYED_SIGNALS:
             return  # meant for the ranks, which get it from the runner; a launcher may send it to us too
         self._is_told_to_end = True

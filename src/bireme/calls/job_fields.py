@@ -73,6 +73,10 @@ class JobFields(TypedDict, total=False):
     torchrun_args: Sequence[str] | str
     preload: Sequence[str] | str
     events: str
+    checkpoint_signal: str
+    preempt_signal: str
+    requeue: bool
+    requeues: int
     stacks: str
     hang_timeout: str
     on_hang: str

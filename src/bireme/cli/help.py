@@ -118,6 +118,12 @@ usage: bireme signal JOB SIGNAL
 Sends a signal to every rank of a running job, such as USR1. JOB is its id or
 its name.
 """,
+    "preempt": """\
+usage: bireme preempt JOB
+
+Rehearses a preemption of a job with --checkpoint_signal: what would happen if
+the scheduler announced one now. JOB is its id or its name.
+""",
     "stacks": """\
 usage: bireme stacks [JOB]
 

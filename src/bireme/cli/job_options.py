@@ -27,6 +27,7 @@ def job_spec(parsed: Parsed) -> JobSpec:
     options = parsed.options
     program = _program(parsed)
     conflicts.refuse_name(options["job_name"])
+    conflicts.refuse_signals(options.get("checkpoint_signal", ""), options.get("preempt_signal", ""))
     conflicts.refuse_modules(_modules(options))
     conflicts.refuse(conflicts.of_options(options))
     return JobSpec(program=program, **{**_fields(options), **_elastic(options)})

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from bireme import signal_numbers
 from bireme.cli.parser import Parsed, parse
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
@@ -136,15 +137,16 @@ def _stop(parsed: Parsed) -> int:
 
 def _signal(parsed: Parsed) -> int:
     job, name = _take_words(parsed, "signal", 2)
-    from signal import Signals
+    signum = signal_numbers.named(name)
+    if not signum:
+        raise BadInputError(f"no such signal: {name!r}", hint="e.g. USR1, SIGUSR1 or 10")
+    _ask(_pid_of(job), do="signal", signum=signum)
+    return OK
 
-    try:
-        signum = int(name) if name.isdecimal() else Signals["SIG" + name.upper().removeprefix("SIG")].value
-        Signals(signum)
-    except (KeyError, ValueError):
-        raise BadInputError(f"no such signal: {name!r}", hint="e.g. USR1, SIGUSR1 or 10") from None
-    pid = _pid_of(job)
-    _ask(pid, do="signal", signum=signum)
+
+def _preempt(parsed: Parsed) -> int:
+    pid = _pid_of(_take_words(parsed, "preempt", 1)[0])
+    show(f"{_ask(pid, do='preempt')['said']} job {pid}\n")
     return OK
 
 
@@ -208,4 +210,12 @@ def _no_job(pid: int) -> BadInputError:
     return BadInputError(f"no job of yours with id {pid} runs on this machine", hint="bireme ps lists them")
 
 
-_COMMANDS = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "signal": _signal, "stacks": _stacks}
+_COMMANDS = {
+    "ps": _ps,
+    "logs": _logs,
+    "attach": _attach,
+    "stop": _stop,
+    "signal": _signal,
+    "preempt": _preempt,
+    "stacks": _stacks,
+}

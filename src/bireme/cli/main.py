@@ -34,7 +34,7 @@ usage: bireme COMMAND …
 """
 _COMMANDS = ("run", "tune", "check", "drain", "shim", "completion")
 """Each is a module of this package."""
-_OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "stacks")
+_OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "preempt", "stacks")
 """These are one module."""
 
 

@@ -132,6 +132,10 @@ class NodeLoss:
         """An agent was told by a signal to stop: its ranks end, and it reports how."""
         if self.ended or not member.alive or member.state == "fetching":
             return  # ours: ending the launcher also signals an agent that runs here without ssh
+        if self.started and self._session.preempted(
+            signalled.signum, f"{signal_name(signalled.signum)} on {member.name}"
+        ):
+            return
         reason = f"it was stopped by {signal_name(signalled.signum)}"
         if self.started:
             note = f"agent lost on {member.name}: {reason}"

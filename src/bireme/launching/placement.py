@@ -183,6 +183,7 @@ def launch(
     opened = open_closed_streams()
     try:
         spec, environ = program.recognized(spec), _inherited() if environ is None else environ
+        spec = _as_queued(spec, environ)
         place = resolve(spec, environ)
         if not spec.restarts or place.restarts_itself:
             return _run(spec, environ, place, on_change=on_change)
@@ -196,6 +197,19 @@ def launch(
     finally:
         for fd in opened:
             os.close(fd)
+
+
+def _as_queued(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+    """With what Slurm tells a job about its preemptions."""
+    if spec.requeue and not environ.get("SLURM_JOB_ID"):
+        raise BadInputError("there is no job of Slurm to queue again", hint="leave it out", where="--requeue")
+    count, announced = environ.get("SLURM_RESTART_COUNT", ""), environ.get("SBATCH_SIGNAL", "").rpartition(":")[2]
+    if count.isdecimal():
+        spec = spec.replace(requeues=int(count))
+    if announced and spec.checkpoint_signal and not spec.preempt_signal:
+        spec = spec.replace(preempt_signal=announced)
+        conflicts.refuse_signals("", announced)
+    return spec
 
 
 class _Attempts:

@@ -20,7 +20,7 @@ from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
 from bireme.regular_file import open_regular
 from bireme.resources import extension_locks  # not after the fork: memory would be shared no more
-from bireme.result.outcome import RankEnd, exit_code
+from bireme.result.outcome import RankEnd, exit_code, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -331,6 +331,8 @@ class NodePart:
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
                 self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
+            elif word == "deaf":
+                self._deaf(int(args[0]), [self._plan.workers[int(index)].rank for index in args[1:]])
             elif word == "cold":
                 self._cold(" ".join(args))
             elif word == "unguarded":
@@ -352,6 +354,13 @@ class NodePart:
                 self._on("deserted")
             elif word == "empty":
                 self._on("empty")
+
+    def _deaf(self, signum: int, ranks: list[int]) -> None:
+        from bireme.resources.pool import ranges
+
+        many = len(ranks) > 1
+        text = f"{'ranks' if many else 'rank'} {ranges(ranks)} on {self._plan.host} {'do' if many else 'does'} not get"
+        self._observer.say("warning", f"{text} {signal_name(signum)}: without a handler it would kill them")
 
     def _cold(self, reason: str) -> None:
         text = f"--preload: ranks on {self._plan.host} start without a template: {reason}"

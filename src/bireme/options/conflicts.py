@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bireme import signal_numbers as signal
 from bireme.errors import BadInputError, number_in
 from bireme.job import OWN_NAMES, JobSpec
 from bireme.options.option import missing_value, seconds_of
@@ -101,12 +102,18 @@ EXCLUDES = (
     Excludes(("--preload",), ("--native_ranks",), why="the launcher starts the ranks", hint="leave it out"),
     Excludes(("--preload",), ("--no_ssh",), when="--elastic_training", why="PyTorch's elastic agent starts the ranks",
         hint="leave out --no_ssh, or --preload"),
+    Excludes(("--checkpoint_signal",), ("--native_ranks",), why="the launcher owns the ranks",
+        hint="let the scheduler signal the ranks itself"),
+    Excludes(("--checkpoint_signal",), ("--no_ssh",), when="--elastic_training",
+        why="PyTorch's elastic agent starts the ranks", hint="leave out --no_ssh, or --checkpoint_signal"),
     Excludes(("--restarts",), ("--world_info",), unless="--elastic_training",
         why="one node cannot restart the whole job", hint="use bireme run"),
 )
 # fmt: on
 NEEDS = (
     Needs("--json", "--dry_run", "add --dry_run"),
+    Needs("--preempt_signal", "--checkpoint_signal", "add --checkpoint_signal SIG, which lets the ranks save"),
+    Needs("--requeue", "--checkpoint_signal", "add --checkpoint_signal SIG, which lets the ranks save"),
     Needs("--ship_limit", "--ship", "add --ship"),
     Needs("--ship_also", "--ship", "add --ship"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
@@ -157,6 +164,17 @@ def refuse_name(name: str) -> None:
     if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > _LONGEST_NAME):
         hint = f"use up to {_LONGEST_NAME} letters, digits, '.', '_' and '-'"
         raise BadInputError(f"not a name for a job: {name[:80]!r}", hint=hint, where="--job_name")
+
+
+def refuse_signals(checkpoint: str, preempt: str) -> None:
+    """Refuse values of ``--checkpoint_signal`` and ``--preempt_signal``."""
+    for option, text in (("--checkpoint_signal", checkpoint), ("--preempt_signal", preempt)):
+        name, at, seconds = text.partition("@")
+        if text and signal.named(name) in (0, signal.SIGKILL, signal.SIGSTOP):
+            raise BadInputError(f"not a signal that can be handled: {name!r}", hint="e.g. USR1", where=option)
+        if at and (option == "--checkpoint_signal" or not seconds.isdecimal() or not int(seconds)):
+            hint = "e.g. --preempt_signal USR1@120, which comes 120 s before the preemption"
+            raise BadInputError(f"not a number of seconds: {seconds!r}", hint=hint, where=option)
 
 
 def refuse_modules(words: tuple[str, ...]) -> None:

@@ -50,6 +50,7 @@ def check(spec: object) -> None:
         elif value == "" != getattr(JobSpec, field):
             raise BadInputError("must not be empty", where=field)
     conflicts.refuse_name(spec.job_name)
+    conflicts.refuse_signals(spec.checkpoint_signal, spec.preempt_signal)
     conflicts.refuse_modules(spec.preload)
     if spec.hostfile is not None and not os.path.exists(spec.hostfile):
         raise BadInputError(f"no such file: {spec.hostfile}", where="hostfile")

@@ -129,7 +129,7 @@ def node_environment(
         **_of_node(slots, node_rank, nodes, world_size, job.master_addr, job.master_port),
         "ROLE_NAME": spec.role,
         "TORCHELASTIC_RUN_ID": spec.run_id or job.job_id,
-        "TORCHELASTIC_RESTART_COUNT": str(spec.attempt),
+        "TORCHELASTIC_RESTART_COUNT": str(spec.attempt + spec.requeues),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.restarts),
         MARK: f"{job.job_id}/{node_rank}",
     }

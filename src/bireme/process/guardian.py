@@ -461,9 +461,15 @@ class Guardian:
             word, *args = line.decode().split()
             if word == "rank":
                 wanted = None if args[1] == "*" else set(map(int, args[1].split(",")))
+                deaf = []
                 for pid, index in list(self.alive.items()):
                     if wanted is None or index in wanted:
-                        kernel.send(pid, int(args[0]))
+                        if int(args[0]) in (signal.SIGUSR1, signal.SIGUSR2) and not kernel.expects(pid, int(args[0])):
+                            deaf.append(index)
+                        else:
+                            kernel.send(pid, int(args[0]))
+                if deaf:
+                    write_line(self.events, "deaf", args[0], *deaf)
             elif word == "all":
                 self._signal_all(int(args[0]))
             elif word == "stray":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from bireme.errors import HANG, INTERNAL, LOST, NOT_FETCHED, OK, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
+from bireme.errors import HANG, INTERNAL, LOST, NOT_FETCHED, OK, PREEMPTED, READER_GONE, TIME_LIMIT, TOO_FEW, UNFIT
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         "too few nodes",
         "not fetched",
         "hang",
+        "preempted",
     ]
 
 CODES: dict[Cause, int] = {
@@ -40,6 +41,7 @@ CODES: dict[Cause, int] = {
     "time limit": TIME_LIMIT,
     "internal error": INTERNAL,
     "hang": HANG,
+    "preempted": PREEMPTED,
 }
 """The exit code of each cause but ``rank failed``, which has the rank's, and ``signal``, which has 128 + n."""
 

@@ -57,13 +57,14 @@ def _headline(outcome: Outcome) -> list[str]:
         return [f"stopped by {signal_name(outcome.signum)} after {duration(outcome.seconds)}"]
     if outcome.cause == "reader gone":
         return ["stopped because the reader of its output went away"]
-    if outcome.cause in ("agent lost", "unfit", "time limit", "membership", "too few nodes", "not fetched", "hang"):
+    if outcome.cause not in ("ok", "internal error"):
         return [outcome.note]
     return ["some processes could not be killed"] if outcome.stuck else []
 
 
 def _others(outcome: Outcome) -> list[str]:
-    stopped = sum(1 for end in outcome.ends if end.stopped or (end.code and end is not outcome.first))
+    alone = outcome.cause == "preempted"  # who saves may end with any code
+    stopped = sum(end.stopped or bool(end.code and end is not outcome.first and not alone) for end in outcome.ends)
     if not stopped or outcome.cause == "ok":
         return []
     ranks = counted(stopped, "rank" if outcome.first is None else "other rank")

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
         def where(self) -> tuple[dict[int, str], str]:
             """The node of each rank, and their folder."""
 
+        def preempted(self, signum: int, why: str) -> bool:
+            """Carry out a preemption."""
+
         def look(self, then: Callable[[dict[tuple[int, str], RankStack]], object]) -> None:
             """Find out what the ranks are doing."""
 
@@ -67,6 +70,9 @@ class JobRequests:
             for signum in (signal.SIGTERM,) if what == "stop" else (signal.SIGINT, signal.SIGINT):
                 os.kill(os.getpid(), signum)
             return {"said": "stopping" if what == "stop" else "killing"}
+        if what == "preempt":
+            is_done = session.preempted(session.spec.preemption[0], "bireme preempt")
+            return {"said": "preempted"} if is_done else {"error": "it has no --checkpoint_signal"}
         if what == "signal" and request.get("signum") in signal.valid_signals():
             session.crew.signal_ranks(request["signum"])
             return {"said": "sent"}

@@ -16,7 +16,7 @@ from bireme.logs.console import ERR, OUT, Console, Sink
 from bireme.logs.output import JobOutput, Style
 from bireme.loop import RELAYED_SIGNALS, STOP_SIGNALS, Loop
 from bireme.options.option import seconds_of
-from bireme.result.outcome import WORDS_OF
+from bireme.result.outcome import WORDS_OF, signal_name
 from bireme.result.verdict import Verdict
 from bireme.runner.signals import JobSignals
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bireme.runner.event_log import EventLog
     from bireme.runner.hang_watch import HangWatch
     from bireme.runner.job_requests import JobRequests
+    from bireme.runner.preemption import Preemption
     from bireme.runner.quiet_time import QuietTime
 
 
@@ -150,7 +151,9 @@ class Session:
         self._answers: Sink | None = None  # to whom the ranks answer
         if spec.answers:
             self._answers = Sink(self.loop, 0, on_error=lambda _: self.caller_gone(), on_room=self._go_on)
-        self._signals = JobSignals(self.loop, self.console, self.verdict, self.terminal.leave, grace=spec.grace)
+        self._signals = JobSignals(
+            self.loop, self.console, self.verdict, self.terminal.leave, grace=spec.grace, preempted=self.preempted
+        )
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
         self._stacks: dict[tuple[int, str], RankStack] = {}
@@ -158,6 +161,7 @@ class Session:
         self._patience: Timer | None = None  # with nodes that are asked for them
         self._silence: QuietTime | None = None
         self._hang_watch: HangWatch | None = None
+        self._preemption: Preemption | None = None
         self._heard: set[int] = set()  # ranks that have written something
         self._events: EventLog | None = None
         if spec.events:
@@ -189,6 +193,10 @@ class Session:
             note = limit_note(limit)
             self.loop.after(limit, lambda: self.trouble("time limit", note, self.loop.now()))
         self.crew.start()
+        if self.spec.checkpoint_signal:
+            from bireme.runner import preemption
+
+            self._preemption = preemption.Preemption(self)
         if self.loop.serves_others:
             self.loop.after(_SOCKET_DELAY, self.open_socket)
         # Our parent may have blocked them. The ranks are forked by now and keep the mask as we found it.
@@ -196,7 +204,7 @@ class Session:
         self.loop.run()
         self.console.finish_line(report_follows=self.verdict.stopping)
         outcome = self.outcome()
-        self._note("finished", code=outcome.exit_code, cause=outcome.cause, seconds=round(outcome.seconds, 3))
+        self.note("finished", code=outcome.exit_code, cause=outcome.cause, seconds=round(outcome.seconds, 3))
         return outcome
 
     # -- events of the crew ---------------------------------------------------------------------
@@ -242,7 +250,7 @@ class Session:
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
         hosts = [node.host for node in plan.nodes]
-        self._note("planned", nodes=hosts, ranks=plan.world_size, accelerator=plan.accelerator)
+        self.note("planned", nodes=hosts, ranks=plan.world_size, accelerator=plan.accelerator)
         if self.spec.hang_timeout != "off":
             self.loop.after(_HANG_TICK, self._watch_hangs)
         self.verdict.planned(worker.rank for node in plan.nodes for worker in node.workers)
@@ -259,14 +267,16 @@ class Session:
 
     def up(self, rank: int, pid: int) -> None:
         """Note that a rank was started."""
-        self._note("up", rank=rank, pid=pid)
+        self.note("up", rank=rank, pid=pid)
         self.console.say("debug", f"rank {rank} is pid {pid}")
 
     def down(self, end: RankEnd, when: float) -> None:
         """Note that a rank has ended, at ``when`` on our clock; stop the job if it failed."""
         facts = {name: getattr(end, name) for name in ("rank", "host", "code", "by_signal", "stopped")}
-        self._note("down", **facts, seconds=round(end.seconds, 3))
+        self.note("down", **facts, seconds=round(end.seconds, 3))
         self.console.say("debug", f"rank {end.rank} ended with exit code {end.code}")
+        if self._preemption is not None:
+            self._preemption.down(end)
         if end.code == OK and self._first_done is None:
             self._first_done = self.loop.now()
         if self.verdict.end(end, when):
@@ -275,11 +285,18 @@ class Session:
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
         """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
-            self._note("stopping", cause=cause, note=note, hosts=list(hosts))
+            self.note("stopping", cause=cause, note=note, hosts=list(hosts))
             if cause == "time limit" and self.spec.stacks != "never":
                 self.look(lambda _: self.crew.stop(signal.SIGTERM))
             else:
                 self.crew.stop(signal.SIGTERM)
+
+    def preempted(self, signum: int, why: str = "") -> bool:
+        """Carry out a preemption, if that is announced by this signal; return whether it is."""
+        if self._preemption is None or not self._preemption.takes(signum):
+            return False
+        self._preemption.begin(why or signal_name(signum))
+        return True
 
     def look(self, then: Callable[[dict[tuple[int, str], RankStack]], object]) -> None:
         """Find out what the ranks are doing, before ``then``; that comes after `_LOOK` at the latest."""
@@ -330,7 +347,7 @@ class Session:
 
         hosts, folder = self.where()
         note, stacks = hang_text(quiet, look, hosts, folder)
-        self._note("hang", seconds=quiet, stacks=stacks)
+        self.note("hang", seconds=quiet, stacks=stacks)
         if self.spec.on_hang != "report":
             self.trouble("hang", note, self.loop.now())
             return
@@ -363,7 +380,7 @@ class Session:
             self._talked = True
             if self._events is not None and rank not in self._heard:
                 self._heard.add(rank)
-                self._note("first output", rank=rank)
+                self.note("first output", rank=rank)
             before = self._tails.pop(rank, b"")
             self._tails[rank] = (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
         if self._is_full:
@@ -416,7 +433,7 @@ class Session:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _note(self, event: str, **fields: object) -> None:
+    def note(self, event: str, **fields: object) -> None:
         """Write an event, if somebody wants to know."""
         if self._events is not None:
             self._events.write(event, **fields)
@@ -428,6 +445,8 @@ class Session:
         seconds = self.loop.now() - self._begin
         crew = self.crew
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
+        if self._preemption is not None and outcome.cause == "preempted":
+            outcome = outcome.replace(note="\n".join(filter(None, (outcome.note, self._preemption.told()))))
         if self._stacks:
             from bireme.result.stacks import merged
 
@@ -475,6 +494,8 @@ class Session:
         """Clean up, at whatever point the session has ended."""
         if self._crew is not None:
             self._crew.close()
+        if self._preemption is not None:
+            self._preemption.close()
         self.console.close()
         if self._answers is not None:
             self._answers.close()

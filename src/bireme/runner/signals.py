@@ -29,16 +29,24 @@ class JobSignals:
 
     Args:
         leave_terminal: called before this process is suspended.
+        preempted: carries out a preemption, if this signal announces one.
 
     Attributes:
         unread: whether output was left unwritten because nobody read it.
     """
 
     def __init__(
-        self, loop: Loop, console: Console, verdict: Verdict, leave_terminal: Callable[[], None], *, grace: float
+        self,
+        loop: Loop,
+        console: Console,
+        verdict: Verdict,
+        leave_terminal: Callable[[], None],
+        *,
+        grace: float,
+        preempted: Callable[[int], bool],
     ) -> None:
         self._loop, self._console, self._verdict, self._leave_terminal = loop, console, verdict, leave_terminal
-        self._grace = grace
+        self._grace, self._preempted = grace, preempted
         self._gone = self._settled = False
         self._last_drain: Timer | None = None
         self.received = 0
@@ -62,6 +70,8 @@ class JobSignals:
             self._wait_no_longer()
 
     def _on_signal(self, signum: int) -> None:
+        if self._preempted(signum):
+            return
         if signum in RELAYED_SIGNALS:
             self._crew.signal_ranks(signum)
         elif signum == signal.SIGWINCH:

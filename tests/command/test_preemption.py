@@ -1,0 +1,124 @@
+"""Preemptions: the ranks are told to save, and have the time that is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.conftest import read_lines
+
+SAVES = """
+import os, signal, sys, time
+
+rank = os.environ["RANK"]
+path = sys.argv[1] + "/step" + rank
+step = int(open(path).read()) if os.path.exists(path) else 0
+first = step
+
+def save(signum, frame):
+    print("saves", step, flush=True)
+    with open(path, "w") as file:
+        file.write(str(step))
+    sys.exit(int(sys.argv[2]) if rank == "1" else 0)
+
+signal.signal(signal.SIGUSR1, save)
+while True:
+    time.sleep(0.01)
+    step += 1
+    if step == first + 1:
+        print("ready at", first, "restart", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+"""
+STAYS = """
+import os, signal, time
+if os.environ["RANK"] == "1":
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: print("has heard SIGTERM", flush=True))
+else:
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+print("ready", flush=True)
+while True: time.sleep(0.05)
+"""
+WORDS = ("run", "--num_gpus", "2", "--checkpoint_signal", "USR1")
+
+
+def test_all_ranks_save_and_the_next_job_continues(stage, script, tmp_path):
+    """By the scheduler's SIGTERM to the command; who saves may end with any code."""
+    events = tmp_path / "events"
+    job = stage.start(*WORDS, "--events", str(events), script(SAVES), str(tmp_path), "3")
+    read_lines(job, 2, "ready at 0 restart 0")
+    job.send_signal(signal.SIGTERM)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 78, err
+    assert out.count(b"saves") == 2
+    assert b"preempted: SIGTERM; the ranks get SIGUSR1 and time to save" in err
+    assert b"  2 ranks ended without being stopped: rank 0 after " in err and b" s (exit code 3)\n" in err
+    assert b"because of it" not in err
+    (stopping,) = [each for each in map(json.loads, events.read_text().splitlines()) if each["event"] == "stopping"]
+    assert (stopping["cause"], stopping["note"]) == ("preempted", "SIGTERM")
+    again = stage.start(*WORDS, script(SAVES), str(tmp_path), "0", env={**os.environ, "SLURM_RESTART_COUNT": "2"})
+    for line in read_lines(again, 2, "restart 2"):
+        assert "ready at 0 " not in line
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    assert again.returncode == 78
+
+
+def test_who_does_not_end_is_stopped_when_the_time_is_over(stage, script):
+    """SIGTERM a fifth of the time before, SIGKILL at its end; the one that has ended by itself is told."""
+    begin = time.monotonic()
+    job = stage.start(*WORDS, "--preempt_signal", "USR2@5", "--grace", "1000", script(STAYS))
+    read_lines(job, 2, "ready")
+    job.send_signal(signal.SIGUSR2)
+    out, err = job.communicate(timeout=100)
+    assert job.returncode == 78 and time.monotonic() - begin >= 5
+    assert b"has heard SIGTERM" in out
+    assert (
+        b"1 rank was stopped because of it, by SIGKILL" in err
+        and b"  1 rank ended without being stopped: rank 0" in err
+    )
+
+
+def test_the_end_of_the_allocation_announces_itself(stage, script, tmp_path):
+    env = {**os.environ, "SLURM_JOB_END_TIME": str(round(time.time()) + 33)}
+    job = stage.start(*WORDS, "--preempt_signal", "USR2@30", script(SAVES), str(tmp_path), "0", env=env)
+    read_lines(job, 2, "ready")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"preempted: the end of the allocation; the ranks get SIGUSR1" in err
+
+
+def test_a_rehearsal(stage, script, tmp_path):
+    job = stage.start(*WORDS, "--job_name", "practice", script(SAVES), str(tmp_path), "0")
+    read_lines(job, 2, "ready")
+    assert stage.run("preempt", "practice").stdout == f"preempted job {job.pid}\n"
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"practice: preempted: bireme preempt" in err
+
+
+def test_no_rehearsal_without_a_checkpoint(stage, script, tmp_path):
+    job = stage.start("run", "--job_name", "bare", script(SAVES), str(tmp_path), "0")
+    read_lines(job, 1, "ready")
+    assert "it has no --checkpoint_signal" in stage.run("preempt", "bare", code=2).stderr
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert job.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--requeue",), "--requeue only works with --checkpoint_signal"),
+        (("--preempt_signal", "USR1"), "--preempt_signal only works with --checkpoint_signal"),
+        (("--checkpoint_signal", "USR3"), "--checkpoint_signal: not a signal that can be handled: 'USR3'"),
+        (("--checkpoint_signal", "KILL"), "--checkpoint_signal: not a signal that can be handled: 'KILL'"),
+        (("--checkpoint_signal", "USR1", "--preempt_signal", "USR2@soon"), "not a number of seconds: 'soon'"),
+        (("--checkpoint_signal", "USR1", "--requeue"), "--requeue: there is no job of Slurm to queue again"),
+    ],
+    ids=lambda each: each[0].strip("-") if isinstance(each, tuple) else "",
+)
+def test_what_is_refused(stage, script, words, said):
+    done = stage.run("run", *words, script("raise SystemExit(9)"), code=2)
+    assert said in done.stderr
