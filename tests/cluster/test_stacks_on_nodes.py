@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.jobs import Jobs, backends
+from tests.cluster.test_bare_nodes import shadowed
 from tests.kit import needs
 
 pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
@@ -34,3 +36,23 @@ def test_the_odd_rank_of_all_nodes_is_named(jobs: Jobs) -> None:
     said = stacks.splitlines()
     assert said[0].startswith("bireme:     rank 3 on node2  hangs.py:10 read_batch ← hangs.py:6 step ← hangs.py:12")
     assert said[1].startswith("bireme:     ranks 0-2        hangs.py:7 step ← hangs.py:12")
+
+
+def test_nodes_without_py_spy_get_it(jobs: Jobs, home: Path) -> None:
+    """It is sent when it is needed, kept, and sent again only if what is kept is another file."""
+    script, seen = jobs.write("hangs.py", HANGS), []
+    tool = str(Path(sys.executable).with_name("py-spy"))
+    with ExitStack() as stack:
+        for name in ("node1", "node2"):
+            stack.enter_context(shadowed(jobs.testbed[name], tool, "/dev/null"))
+        for _ in range(3):
+            done = jobs.run("--time_limit", "4", script, hosts="node[1-2]:2", code=124)
+            assert "rank 3 on node2  hangs.py:10 read_batch ← hangs.py:6 step" in done.stderr, done.stderr
+            (kept,) = (home / ".cache/bireme/tools").iterdir()
+            assert kept.stat().st_mode & 0o777 == 0o700
+            assert kept.read_bytes() == Path(tool).read_bytes()
+            seen.append(kept.stat().st_mtime_ns)
+            if len(seen) == 2:
+                with kept.open("ab") as file:
+                    file.write(b"evil")
+    assert seen[0] == seen[1]

@@ -166,3 +166,11 @@ while time.time() < end:
 def test_a_job_in_which_something_moves_does_not_hang(stage: Stage, script, text: str) -> None:
     done = stage.run(*WORDS, "--hang_timeout", "2", script(text), code=0)
     assert "seems to hang" not in done.stderr
+
+
+def test_of_another_program_the_kernel_is_asked(stage: Stage, tmp_path) -> None:
+    program = tmp_path / "waits.sh"
+    program.write_text(f"#!/bin/bash\nexec 7<{program}\nexec sleep 1000\n")
+    program.chmod(0o755)
+    done = stage.run("run", "--num_gpus", "2", "--time_limit", "2", "--no_python", str(program), code=124)
+    assert re.search(r"ranks 0-1  it runs no Python  asleep in .*; open: waits.sh, 0\.\d", done.stderr), done.stderr

@@ -578,10 +578,13 @@ class SimulatedTree:
     def ran_out_of_memory(self, pid: int) -> str | None:
         return None
 
+    def find_stack_tool(self, path: str, *beside: str) -> str:
+        return "py-spy"
+
     def take_stacks(
         self,
         loop: SimulatedLoop,
-        _: tuple[str, ...],
+        _: str,
         ranks: Mapping[int, int],
         on_end: Callable[[tuple[RankStack, ...]], object],
     ) -> SimulatedTaker:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
+    from bireme.agent.stack_tool import StackTool
     from bireme.control.transport import Transport
     from bireme.job import JobSpec
     from bireme.loop import Timer
@@ -51,7 +52,7 @@ MAY_HEAR: Mapping[State, frozenset[type[messages.Frame]]] = {
     "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece, messages.Ask},
     "started": _ALWAYS
     | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken}
-    | {messages.TakeStacks, messages.Ask},
+    | {messages.TakeStacks, messages.Ask, messages.Tool, messages.Piece},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started.
 
@@ -105,7 +106,8 @@ class RemoteAgent:
             messages.Output: self._on_stdin,
             messages.Ping: self._on_ping,
             messages.Release: lambda _: self._loop.stop(),
-            messages.Piece: lambda piece: self._of_tree().take(piece.data),
+            messages.Tool: lambda tool: self._of_tool().offered(tool),
+            messages.Piece: self._on_piece,
             messages.Fetch: self._on_fetch,
             messages.Want: lambda want: self._of_fetch().want(want),
             messages.Taken: lambda taken: self._of_fetch().grant(taken.size),
@@ -120,6 +122,7 @@ class RemoteAgent:
         self._tree: TreeTaker | None = None
         self._sender: FetchSender | None = None
         self._keeper: Keeper | None = None
+        self._tool: StackTool | None = None
         self._cut = self._is_told_to_end = False
         self._window = 0
         self._heartbeat = self._agreed = patience
@@ -134,8 +137,9 @@ class RemoteAgent:
     def close(self) -> None:
         """Close everything; remove the directory for error files, and a tree that is not complete."""
         self._forget()
-        if self._keeper is not None:
-            self._keeper.close()
+        for each in (self._keeper, self._tool):
+            if each is not None:
+                each.close()
         self._channel.close()
         self._loop.close()
 
@@ -190,6 +194,25 @@ class RemoteAgent:
         self._watch_runner()
         self._channel.widen(incoming=True)
         self._tree.start()
+
+    def _on_piece(self, piece: messages.Piece) -> None:
+        if self._state == "started":
+            self._of_tool().take(piece.data)
+        else:
+            self._of_tree().take(piece.data)
+
+    def _of_tool(self) -> StackTool:
+        if self._tool is None:
+            raise ProtocolError("it spoke of a tool that nobody needs")
+        return self._tool
+
+    def _bring_tool(self, then: Callable[[str], object]) -> None:
+        """Bring py-spy here, which the node has not."""
+        if self._tool is None:
+            from bireme.agent.stack_tool import StackTool
+
+            self._tool = StackTool(self._loop, self._channel.send, self._environ_for_ranks)
+        self._tool.bring(then)
 
     def _of_tree(self) -> TreeTaker:
         if self._tree is None:
@@ -267,6 +290,7 @@ class RemoteAgent:
             rest=start.rest,
             log_dir=prepare(spec.rank_log_dir) if spec.rank_log_dir is not None else None,
             takes_stacks=spec.stacks != "never",
+            bring_tool=self._bring_tool,
         )
 
         def stdin(rank: int, null: int) -> int:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ALWAYS = frozenset({messages.Say, messages.Unfit, messages.Signalled, messages.Pong})
 _OF_RANKS = frozenset(
     {messages.Output, messages.Up, messages.Down, messages.Rested, messages.Eof, messages.GuardianLost, messages.Over}
-    | {messages.Stacks}
+    | {messages.Stacks, messages.NeedTool}
 )
 
 MAY_SAY: Mapping[State, frozenset[type[messages.Frame]]] = {

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bireme.cluster.agent_handle import AgentHandle
     from bireme.cluster.cluster_job import ClusterJob
+    from bireme.cluster.stack_tool_sender import StackToolSender
     from bireme.cluster.standby import Standby
     from bireme.job import JobSpec
     from bireme.one_node.machine import Machine
@@ -134,6 +135,7 @@ class ClusterCrew(Crew):
         self.members = nodes.members
         self._all_fit = False
         self._fetching: Fetching | None = None
+        self._tool: StackToolSender | None = None
         self._killed = False
         self._credit = OutputCredit(session, self.members)
         self._readers: tuple[AgentHandle, ...] = ()  # with ranks that read our stdin
@@ -148,6 +150,7 @@ class ClusterCrew(Crew):
             messages.Eof: lambda _, eof: session.eof(eof.rank, eof.number),
             messages.Output: self._credit.take,
             messages.Stacks: self._on_stacks,
+            messages.NeedTool: self._on_need_tool,
             messages.GuardianLost: self._on_guardian_lost,
             messages.Over: self._on_over,
         }
@@ -303,6 +306,13 @@ class ClusterCrew(Crew):
 
     def _on_stacks(self, _: AgentHandle, taken: messages.Stacks) -> None:
         self._session.stacks(taken.stacks)
+
+    def _on_need_tool(self, member: AgentHandle, need: messages.NeedTool) -> None:
+        if self._tool is None:
+            from bireme.cluster.stack_tool_sender import StackToolSender
+
+            self._tool = StackToolSender()
+        self._tool.answer(member, need)
 
     def _on_guardian_lost(self, member: AgentHandle, lost: messages.GuardianLost) -> None:
         note = f"agent lost on {member.name}: its guardian (pid {lost.pid}) was killed"

@@ -34,7 +34,7 @@ class Standby:
     def take(self, names: Sequence[str]) -> tuple[LauncherProcess, list[tuple[int, Channel]]] | None:
         """Take the agents of these nodes, and release all others; None: these are not all there, and none is now."""
         launcher, agents = self._launcher, self._agents
-        found = [agents[name] for name in names if name in agents and not agents[name][1].is_ending]
+        found = [agents[name] for name in names if name in agents and _is_free(agents[name][1])]
         if launcher is None or launcher.is_over or len(found) < len(names):
             self.close()
             return None
@@ -51,6 +51,10 @@ class Standby:
         if self._launcher is not None:
             self._launcher.close(wait=True)
         self._launcher, self._agents = None, {}
+
+
+def _is_free(channel: Channel) -> bool:
+    return not (channel.is_ending or channel.is_feeding)
 
 
 def _release(channel: Channel) -> None:

@@ -101,6 +101,11 @@ class Channel:
         """Whether the other side is gone, even if not all that it has sent was read."""
         return not self.open or self._loop.hung_up(self._read_fd)
 
+    @property
+    def is_feeding(self) -> bool:
+        """Whether frames of `feed` are still to come."""
+        return self._more is not None
+
     def send(self, message: Message) -> None:
         """Send a message; does nothing on a channel that has ended, or on which a greeting is still expected."""
         if self.open and self._on_greeting is None:

@@ -164,6 +164,22 @@ class TakeStacks(Message):
     """Take the stacks of your ranks, and answer with `Stacks`."""
 
 
+class Tool(Message):
+    """Which py-spy you may have: the answer to `NeedTool`. It is sent as pieces if you ask for that.
+
+    Attributes:
+        digest: its SHA-256; "": there is none for your machine.
+        size: its bytes.
+    """
+
+    digest: str
+    size: int
+
+    def check(self) -> str:
+        """The digest becomes a part of a path."""
+        return "" if not self.digest.strip("0123456789abcdef") and self.size >= 0 else "a digest or size that is none"
+
+
 class Suspend(Message):
     """Suspend every process of the job."""
 
@@ -310,6 +326,13 @@ class Stacks(Message):
     stacks: tuple[RankStack, ...]
 
 
+class NeedTool(Message):
+    """There is no py-spy on this node. ``machine``: its kind; ``send``: send the one that `Tool` has told of."""
+
+    machine: str
+    send: bool = False
+
+
 class Say(Message):
     """A line for the screen."""
 
@@ -370,11 +393,27 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 TO_AGENT = _by_name(
     *(Ask, Probe, Start, Stop, KillNow, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
-    *(TakeStacks, Release),
+    *(TakeStacks, Tool, Release),
 )
 """The messages that an agent accepts, by name."""
 FROM_AGENT = _by_name(
-    *(Hello, Probed, Up, Down, InputTaken, Rested, Eof, Stacks, Say, Unfit, GuardianLost, Signalled, Over, Pong)
+    *(
+        Hello,
+        Probed,
+        Up,
+        Down,
+        InputTaken,
+        Rested,
+        Eof,
+        Stacks,
+        NeedTool,
+        Say,
+        Unfit,
+        GuardianLost,
+        Signalled,
+        Over,
+        Pong,
+    )
 )
 """The messages that a runner accepts, by name."""
 

@@ -82,6 +82,7 @@ class NodePart:
 
     Args:
         rest: seconds after which an unfinished line counts as resting.
+        bring_tool: called where there is no py-spy; calls back with the path of one, "": there is none.
         takes_stacks: whether to take the stacks of ranks that are about to be killed.
         at_loss: called in guardian or watcher if this process is lost, and here at the end.
         farewell: seconds between SIGTERM and SIGKILL if this process is lost.
@@ -103,12 +104,13 @@ class NodePart:
         rest: float,
         log_dir: str | None = None,
         takes_stacks: bool = False,
+        bring_tool: Callable[[Callable[[str], object]], object] = lambda then: then(""),
         at_loss: Callable[[], object] = lambda: None,
         farewell: float = 0.0,
     ) -> None:
         self._loop, self._plan, self._observer, self._tree = loop, plan, observer, tree
         self._accelerator, self._at_loss, self._farewell = accelerator, at_loss, farewell
-        self._takes_stacks = takes_stacks
+        self._takes_stacks, self._bring_tool = takes_stacks, bring_tool
         self._files_limit = kernel.allow_files(4 * len(plan.workers))  # first: pipes need them
         self._ladder = Ladder(grace)
         self._timer: Timer | None = None
@@ -297,12 +299,18 @@ class NodePart:
 
     def take_stacks(self) -> int:
         """Take the stacks of the ranks that are alive, and tell the observer, once; see `Crew.take_stacks`."""
+        tool = self._tree.find_stack_tool(self._path, sys.executable, self._plan.interpreter)
+        if tool:
+            self._take_stacks(tool)
+        else:
+            self._bring_tool(self._take_stacks)
+        return 1
+
+    def _take_stacks(self, tool: str) -> None:
         if self._taker is not None:
             self._taker.close()
         ranks = {self._plan.workers[index].rank: pid for index, (pid, _) in sorted(self._up.items())}
-        places = (self._path, sys.executable, self._plan.interpreter)
-        self._taker = self._tree.take_stacks(self._loop, places, ranks, self._observer.stacks)
-        return 1
+        self._taker = self._tree.take_stacks(self._loop, tool, ranks, self._observer.stacks)
 
     def suspend(self) -> None:
         """Suspend everything below. By SIGSTOP, since SIGTSTP does not stop an orphaned process group."""

@@ -71,17 +71,23 @@ class ProcessTree:
         """Which limit the kernel's out-of-memory killer enforced when it ended this process; see `OomWatch.struck`."""
         return self._oom.struck(pid)
 
+    def find_stack_tool(self, path: str, *beside: str) -> str:
+        """The path of py-spy on this machine; see `stack_taker.find_tool`."""
+        from bireme.one_node import stack_taker
+
+        return stack_taker.find_tool(path, *beside)
+
     def take_stacks(
         self,
         loop: Loop,
-        places: tuple[str, ...],
+        tool: str,
         ranks: Mapping[int, int],
         on_end: Callable[[tuple[RankStack, ...]], object],
     ) -> StackTaker:
-        """Take the stacks of ranks; ``places``: where py-spy may be (`stack_taker.find_tool`)."""
+        """Take the stacks of ranks; ``tool``: the path of py-spy, "": there is none."""
         from bireme.one_node import stack_taker
 
-        return stack_taker.StackTaker(loop, stack_taker.find_tool(*places), ranks, on_end)
+        return stack_taker.StackTaker(loop, tool, ranks, on_end)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         """``pid (name, state)`` of each process that still exists."""

@@ -6,6 +6,7 @@ import os
 import sys
 
 from bireme import jsontext
+from bireme.errors import counted
 from bireme.process import kernel
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
 
@@ -23,6 +24,8 @@ _MOST_PROCESSES = 64
 """Processes of a node that are asked at the same time: ranks, and those below them."""
 _MOST_BYTES = 1 << 20
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>", "<sent>")
+_CALLS, _FILES = 4, 3
+"""Functions of the kernel, and files, that are named of a process without a stack of Python."""
 _STATES = {"R": "running", "S": "asleep", "D": "asleep in the kernel", "T": "stopped", "t": "traced", "Z": "ended"}
 
 
@@ -122,7 +125,8 @@ class StackTaker:
             if not each.thread:
                 family = (pid, *kernel.descendants([pid]))
                 cpu, io = sum(_cpu(one)[0] for one in family), sum(map(_io, family))
-                each = each.replace(state=_state(pid, self._before[pid]), cpu=cpu, io=io)
+                state = _state(pid, self._before[pid])
+                each = each.replace(state=state if each.frames else _at_length(pid, state), cpu=cpu, io=io)
             found.append(each)
         self._on_end(tuple(found))
 
@@ -161,6 +165,32 @@ def _frame(plain: dict[str, object]) -> Frame:
     file, line = str(plain.get("filename") or ""), plain.get("line")
     own = not any(part in file for part in _LIBRARIES) and not file.startswith(sys.base_prefix + "/lib")
     return Frame(function=str(plain.get("name")), file=file, line=line if isinstance(line, int) else 0, own=own)
+
+
+def _at_length(pid: int, state: str) -> str:
+    """The state of a process without a stack of Python: also who has called the kernel's function, and open files."""
+    try:
+        with open(f"/proc/{pid}/stack") as file:  # only root may
+            calls = [
+                line.split()[1].partition("+")[0] for line in file if "+" in line and "syscall" not in line.lower()
+            ]
+    except (OSError, IndexError):
+        calls = []
+    files, others = [], 0
+    try:
+        for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+            others += path.startswith("socket:")
+            if path.startswith("/") and not path.startswith("/dev/"):
+                files.append(os.path.basename(path))
+    except OSError:
+        pass  # it has ended meanwhile
+    words = [state + "".join(f" ← {call}" for call in calls[1:_CALLS])]
+    if files or others:
+        words.append(
+            " ".join(("open:", ", ".join((*files[-_FILES:], *([counted(others, "socket")] if others else [])))))
+        )
+    return "; ".join(words)
 
 
 def _cpu(pid: int) -> tuple[float, float]:

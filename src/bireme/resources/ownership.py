@@ -179,12 +179,12 @@ def cache_folder(environ: Mapping[str, str], home: str = "") -> str:
     return os.path.join(cache, "bireme")
 
 
-def keep(path: str, data: bytes) -> None:
+def keep(path: str, data: bytes, *, mode: int = 0o600) -> None:
     """Write a file of the cache, and remove old ones from its folder. Errors are ignored: it can be made again."""
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        drafts.write(path, data, mode=0o600, sync=True)
+        drafts.write(path, data, mode=mode, sync=True)
         check_owned(folder)  # else somebody could lead us to files of another kind by a link
         for name in os.listdir(folder):
             other = os.path.join(folder, name)

@@ -55,21 +55,26 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
         own: the folder of the scripts, which are named without it.
     """
     groups: dict[tuple[str, str, str], list[int]] = {}
+    spent: dict[int, float] = {}  # seconds of processor time of ranks whose stack is not known
     for each in stacks:
+        if not each.frames and not each.thread:
+            spent[each.rank] = each.cpu
         said = call_chain(each.frames, own) or each.reason or "no stack"
         groups.setdefault((each.thread, said, each.state), []).append(each.rank)
     world = len({rank for ranks in groups.values() for rank in ranks})
     rows = [
-        (_who(sorted(set(ranks)), hosts, thread), said, _state(state, len(set(ranks)), world))
+        (_who(sorted(set(ranks)), hosts, thread), said, _state(state, ranks, world, {} if thread else spent))
         for (thread, said, state), ranks in sorted(groups.items(), key=lambda each: (len(each[1]), each[1], each[0][0]))
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return "\n".join(f"{who:{widths[0]}}  {said:{widths[1]}}  {state}".rstrip() for who, said, state in rows)
 
 
-def _state(state: str, ranks: int, world: int) -> str:
-    here = f"{ranks} of {world} are here" if 1 < ranks < world else ""
-    return ", ".join(filter(None, (state, here)))
+def _state(state: str, ranks: Sequence[int], world: int, spent: dict[int, float]) -> str:
+    count, cpu = len(set(ranks)), sorted(spent[rank] for rank in ranks if rank in spent)
+    here = f"{count} of {world} are here" if 1 < count < world else ""
+    used = " to ".join(dict.fromkeys(f"{each:.1f}" for each in (*cpu[:1], *cpu[-1:])))
+    return ", ".join(filter(None, (state, used and f"{used} s of CPU", here)))
 
 
 def _who(ranks: Sequence[int], hosts: dict[int, str], thread: str) -> str:

@@ -48,7 +48,7 @@ _SOCKET_DELAY = 0.05
 _LAST_LINE = 200
 """Bytes of the last line that ``bireme ps`` shows."""
 
-_LOOK = 2.5
+_LOOK = 5.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
 
 _HANG_TICK = 1.0
