@@ -70,9 +70,9 @@ def test_values_reach_environment_and_files(bench):
     """The copy of the file is the trial's own; the best one is kept beside the command that names it."""
     config = bench.folder / "config.json"
     config.write_text('{"training": {"batch": 8, "other": [1]}, "name": "x"}')
-    options = ("--env", "THREADS=1,2", "--in", "config.json:training.batch=8,64", *RATE)
+    options = ("--env", "THREADS=1,2", "--in", "config.json:training.batch=8,64", *RATE, "--confirm", "off")
     done = bench.run(*options, args=("--config", "config.json"))
-    assert "best: THREADS=2 batch=64" in done.stdout
+    assert "best so far: THREADS=2 batch=64" in done.stdout
     command = shlex.split((bench.folder / "tuning" / "cmd_best.txt").read_text())
     assert command[command.index("--export") + 1] == "THREADS=2"
     kept = json.loads(Path(command[command.index("--config") + 1]).read_text())
@@ -83,13 +83,13 @@ def test_values_reach_environment_and_files(bench):
 
 
 def test_memory_and_limits_forbid(bench):
-    options = (*BATCHES, *RATE, "--limit", "p99: {} < 60ms")
+    options = (*BATCHES, *RATE, "--limit", "p99: {} < 60ms", "--confirm", "off")
     done = bench.run(*options, args=("--batch", "{batch}", "--fail", "32"))
-    assert "best: batch=16" in done.stdout
+    assert "best so far: batch=16" in done.stdout
     ends = {str(each["point"]["batch"]): each["ending"] for each in bench.ends().values()}
     assert ends["32"]["cause"] == "out of memory"
     done = bench.run(*options, "--results_dir", "other", args=("--batch", "{batch}"))
-    assert "over limit: p99 is 96 ms, the limit is < 60 ms" in done.stdout and "best: batch=16" in done.stdout
+    assert "over limit: p99 is 96 ms, the limit is < 60 ms" in done.stdout and "best so far: batch=16" in done.stdout
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -150,15 +150,15 @@ def test_a_round_runs_on_the_same_slots_and_rounds_side_by_side(bench):
 
 
 def test_files_of_trials_side_by_side_are_kept_apart(bench):
-    options = ("--hosts", "localhost:2", "--num_gpus", "1", *BATCHES)
+    options = ("--hosts", "localhost:2", "--num_gpus", "1", *BATCHES, "--confirm", "off")
     done = bench.run(*options, "--maximize", "out.json:rate", args=("--batch", "{batch}"), code=2)
     assert "2 trials run side by side, and each would write out.json" in done.stderr
     assert not (bench.folder / "ran").exists()
     done = bench.run(
         *options, "--maximize", "out-{trial}.json:rate", args=("--batch", "{batch}", "--out", "out-{trial}.json")
     )
-    assert "best: batch=32" in done.stdout and (bench.folder / "out-trial-2.json").exists()
-    assert done.stdout.splitlines()[-2].endswith("--out out-best.json")
+    assert "best so far: batch=32" in done.stdout and (bench.folder / "out-trial-2.json").exists()
+    assert done.stdout.splitlines()[-3].endswith("--out out-best.json")
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,8 @@ threads = {{ values = "1,2", env = "THREADS" }}
 """)
     bench.tune("tune.toml")
     assert len(bench.ran) == 4
-    done = bench.tune("--trials", "60", "tune.toml")
-    assert "best: batch=32 threads=2" in done.stdout and len(bench.ran) > 6
+    done = bench.tune("--trials", "60", "--confirm", "off", "tune.toml")
+    assert "best so far: batch=32 threads=2" in done.stdout and len(bench.ran) >= 6
     bench.tune("--minimize", "time", "--trials", "1", "--results_dir", "other", "tune.toml")
     assert [goal["name"] for goal in bench.records(bench.folder / "other/journal")[0]["study"]["goals"]] == ["time"]
     file.write_text(file.read_text().replace("maximize", "maximise"))
