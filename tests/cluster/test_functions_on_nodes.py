@@ -12,6 +12,9 @@ from tests.cluster.jobs import Jobs, backends
 from tests.command.test_functions import BEGIN
 from tests.conftest import wait_for
 
+PYTHON = str(Path(sys.base_prefix) / "bin/python3")
+"""Has nothing of Bireme, and no packages."""
+
 LAUNCHED = """
 def task(size):
     return bireme.rank(), bireme.node(), os.uname().nodename, len(bytes(size)), os.path.basename(os.getcwd())
@@ -54,8 +57,7 @@ print(list(results))
 
 def test_ranks_whose_python_has_nothing_of_it(jobs: Jobs) -> None:
     """No Bireme, and no cloudpickle or one of another version: the call brings both."""
-    python = str(Path(sys.base_prefix) / "bin/python3")
-    there = subprocess.run([python, "-c", "import bireme"], capture_output=True, check=False, cwd="/")
+    there = subprocess.run([PYTHON, "-c", "import bireme"], capture_output=True, check=False, cwd="/")
     assert b"ModuleNotFoundError" in there.stderr
     lines = program(
         jobs,
@@ -63,32 +65,57 @@ def test_ranks_whose_python_has_nothing_of_it(jobs: Jobs) -> None:
 factor = 10
 def task():
     return bireme.rank.__code__.co_filename, sys.prefix != {sys.prefix!r}, factor * bireme.world_size()
-print(list(launch(task, hosts="node[1-2]:1", python={python!r})))
+print(list(launch(task, hosts="node[1-2]:1", python={PYTHON!r})))
 """,
     )
     assert lines == ["[('<sent>/bireme/rank_numbers.py', True, 20), ('<sent>/bireme/rank_numbers.py', True, 20)]"]
 
 
-def test_a_node_that_is_lost(jobs: Jobs) -> None:
-    jobs.write("began.py", "")
+@pytest.mark.parametrize(
+    "how",
+    ["launch(task, **fields)", "start(task, **fields).results()", "pool(**fields).launch(task)"],
+    ids=["launch", "start", "Executor"],
+)
+def test_a_node_that_is_lost(jobs: Jobs, how: str) -> None:
+    """One of three, on which nothing is installed."""
     begin = BEGIN.replace("num_gpus=ranks, accelerator", "launcher=LAUNCHER, accelerator")
     text = f"""LAUNCHER = 'ssh'\n{begin}
+fields = dict(hosts="node[1-3]:1", heartbeat=2, python={PYTHON!r})
 def task():
     open("began" + str(bireme.rank()), "w").close()
     time.sleep(1000)
 try:
-    launch(task, hosts="node[1-2]:1", heartbeat=2)
+    {how}
 except bireme.NodeLostError as error:
     print(error.outcome.hosts)
 """
     path = jobs.write("main.py", text)
     process = jobs.login.popen([sys.executable, path.name], cwd=str(jobs.shared), stdout=subprocess.PIPE)
-    wait_for(lambda: all((jobs.shared / f"began{rank}").exists() for rank in range(2)), "the ranks run")
+    wait_for(lambda: all((jobs.shared / f"began{rank}").exists() for rank in range(3)), "the ranks run")
     jobs.testbed["node2"].poweroff()
     try:
         assert process.communicate(timeout=60)[0] == b"('node2',)\n"
     finally:
         jobs.testbed["node2"].boot()
+    assert not any(jobs.testbed[node].strays() for node in ("login", "node1", "node3"))
+
+
+@pytest.mark.parametrize("function", ["lambda: __import__('cloudpickle.nosuch')", "xdist.get_xdist_worker_id, 1"])
+def test_what_the_function_needs_is_missing_on_the_nodes(jobs: Jobs, function: str) -> None:
+    lines = program(
+        jobs,
+        f"""
+import xdist
+try:
+    launch({function}, hosts="node[1-3]:1", python={PYTHON!r})
+except ModuleNotFoundError as error:
+    print(error.name, *error.__notes__[:2], sep="|")
+""",
+    )
+    name, missing, where = lines[0].split("|")
+    assert name == ("xdist" if "xdist" in function else "cloudpickle.nosuch")
+    assert missing == f"it is missing in the ranks' Python, {PYTHON}"
+    assert where.startswith("raised on rank ") and " on node" in where
 
 
 def test_ranks_that_stay(jobs: Jobs) -> None:

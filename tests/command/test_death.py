@@ -24,6 +24,12 @@ from tests.kit import needs
 GRACE = 0.3
 SCENE = PROGRAMS / "scene.py"
 
+HOW = [
+    "run",
+    *(pytest.param(how, marks=pytest.mark.slow) for how in ("launch", "start", "Executor")),
+]
+"""How a scene is started: as a command, or in a program (`called_scene.py`)."""
+
 # part of the last rank, exit code
 BY_ITSELF = {
     "exit3": 3,
@@ -37,11 +43,22 @@ BY_ITSELF = {
 TO_COMMAND = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131, signal.SIGKILL: -9}
 
 
-def start(stage: Stage, part: str, go: Path | str = "", ranks: int = 2) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """The scene with all ranks ready, and the ranks' pids."""
-    process = stage.start("run", "--num_gpus", str(ranks), "--grace", str(GRACE), SCENE, part, go)
-    lines = read_lines(process, ranks, "ready")
-    return process, [int(line.split()[-1]) for line in lines if "ready" in line]
+def start(
+    stage: Stage, part: str, go: Path | str = "", how: str = "run", ready: bool = True, **kwargs: Any
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The scene with both ranks ready, and the pid of the command, which is another where a program has started it."""
+    if how == "run":
+        words = ("--num_gpus", "2", "--grace", str(GRACE), "--save_pid", SCENE, part, go)
+        process = stage.start("run", *words, **kwargs)
+    else:
+        words = (PROGRAMS / "called_scene.py", how, "2", str(GRACE), part, go)
+        process = stage.start_argv([sys.executable, *map(str, words)], **kwargs)
+    if ready:
+        read_lines(process, 2, "ready")
+    if how == "run":
+        return process, process.pid
+    (command,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return process, int(command)
 
 
 ONE_AFTER_THE_OTHER = """
@@ -74,29 +91,31 @@ def test_who_failed_first_is_known_although_nobody_looked(stage: Stage, script, 
     assert b"rank %d on " % order[0] in err and b"failed first" in err
 
 
-def fails_by_itself(stage: Stage, part: str, tmp_path: Path) -> None:
+def fails_by_itself(stage: Stage, part: str, tmp_path: Path, how: str = "run") -> None:
     go = tmp_path / "go"
     go.unlink(missing_ok=True)
-    process, _ = start(stage, part, go)
+    process, _ = start(stage, part, go, how)
     go.touch()
     _, err = process.communicate(timeout=60)
     assert process.returncode == BY_ITSELF[part], err
     assert not stage.left(), "left when the command had ended"
-    assert b"rank 1 on " in err and b"failed first" in err
+    if how != "Executor" or part in ("segv", "kill"):  # after an exception, such as SystemExit, its rank goes on
+        assert b"rank 1 on " in err and (b"boom in rank 1" if part == "raise" else b"failed first") in err
 
 
-def signalled(stage: Stage, signum: int, part: str = "wait") -> None:
-    process, _ = start(stage, part)
+def signalled(stage: Stage, signum: int, part: str = "wait", how: str = "run") -> None:
+    process, _ = start(stage, part, how=how)
     process.send_signal(signum)
     process.communicate(timeout=60)
-    assert process.returncode == TO_COMMAND[signal.Signals(signum)]
-    # a command that was killed cannot wait for its ranks: its guardian ends them at once
-    assert not stage.left(within=30 if signum == signal.SIGKILL else 0)
+    assert process.returncode == (TO_COMMAND[signal.Signals(signum)] if how == "run" else -signum)
+    # who was killed cannot wait for its ranks: the guardian ends them at once; a program handles only Ctrl+C
+    waits = signum != signal.SIGKILL if how == "run" else signum == signal.SIGINT
+    assert not stage.left(within=0 if waits else 30)
 
 
-def guardian_killed(stage: Stage, part: str, which: str = "guardian") -> None:
-    process, _ = start(stage, part)
-    guardian = guards_of(process.pid)[which]
+def guardian_killed(stage: Stage, part: str, which: str = "guardian", how: str = "run") -> None:
+    process, command = start(stage, part, how=how)
+    guardian = guards_of(command)[which]
     os.kill(guardian, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75
@@ -105,31 +124,40 @@ def guardian_killed(stage: Stage, part: str, which: str = "guardian") -> None:
 
 
 @pytest.mark.parametrize("part", BY_ITSELF)
-def test_rank_fails(stage, part, tmp_path):
-    fails_by_itself(stage, part, tmp_path)
+@pytest.mark.parametrize("how", HOW)
+def test_rank_fails(stage, part, tmp_path, how):
+    fails_by_itself(stage, part, tmp_path, how)
 
 
 @pytest.mark.parametrize("signum", TO_COMMAND, ids=lambda s: s.name)
-def test_signal_to_command(stage, signum):
-    signalled(stage, signum)
+@pytest.mark.parametrize("how", HOW)
+def test_signal_to_command(stage, signum, how):
+    signalled(stage, signum, how=how)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_signal_to_command_with_hidden_grandchildren(stage, signum):
-    signalled(stage, signum, part="grandchild")
+@pytest.mark.parametrize("how", HOW)
+def test_signal_to_command_with_hidden_grandchildren(stage, signum, how):
+    signalled(stage, signum, part="grandchild", how=how)
 
 
 @pytest.mark.parametrize("which", ["guardian", "watcher"])
 @pytest.mark.parametrize("part", ["wait", "grandchild"])
-def test_guardian_killed(stage, part, which):
-    guardian_killed(stage, part, which)
+@pytest.mark.parametrize("how", HOW)
+def test_guardian_killed(stage, part, which, how):
+    guardian_killed(stage, part, which, how)
 
 
 TWO = tuple(itertools.combinations(("command", "watcher", "guardian"), 2))
 
 
 def two_killed(
-    stage: Stage, tmp_path: Path, two: tuple[str, ...], at_once: bool = True, pause: float | None = None
+    stage: Stage,
+    tmp_path: Path,
+    two: tuple[str, ...],
+    at_once: bool = True,
+    pause: float | None = None,
+    how: str = "run",
 ) -> bool:
     """Both at once, as far as that goes: halted, neither can do anything about the other's end.
 
@@ -139,13 +167,10 @@ def two_killed(
     Returns:
         Whether the command was killed.
     """
-    process = stage.start(
-        *("run", "--num_gpus", "2", "--grace", str(GRACE), "--save_pid", SCENE, "grandchild", "never"),
-        env=clean_environ(TMPDIR=str(tmp_path)),
+    process, command = start(
+        stage, "grandchild", "never", how, ready=bool(at_once or pause), env=clean_environ(TMPDIR=str(tmp_path))
     )
-    if at_once or pause:
-        read_lines(process, 2, "ready")
-    pids = {"command": process.pid, **wait_for(lambda: len(found := guards_of(process.pid)) == 2 and found, "guards")}
+    pids = {"command": command, **wait_for(lambda: len(found := guards_of(command)) == 2 and found, "guards")}
     assert list(tmp_path.glob("bireme-*")) or not at_once
     if at_once:
         for name in two:
@@ -153,33 +178,47 @@ def two_killed(
     killed = False
     for name in two if at_once or pause else random.sample(two, 2):
         if name == "command":  # not yet waited for, so its pid is its own
-            os.kill(process.pid, signal.SIGSTOP)
-            killed = wait_for(lambda: (state := state_of(process.pid)) in ("T", "Z") and state) == "T"
+            os.kill(command, signal.SIGSTOP)
+            killed = wait_for(lambda: (state := state_of(command)) in ("T", "Z") and state) == "T"
         with contextlib.nullcontext() if at_once else contextlib.suppress(ProcessLookupError):
             os.kill(pids[name], signal.SIGKILL)
         time.sleep(pause or 0.0)
     process.communicate(timeout=60)
     assert killed or not at_once or "command" not in two
-    assert process.returncode == (-signal.SIGKILL if killed else 75)
+    assert process.returncode == (-signal.SIGKILL if killed and how == "run" else 75)
     assert not stage.left(within=30)
-    files = (tmp_path, Path(f"/tmp/{process.pid}.deepspeed"))
+    files = (tmp_path, Path(f"/tmp/{command}.deepspeed"))
     assert not list(files[0].glob("bireme-*")) and not files[1].exists()
     return killed
 
 
 @pytest.mark.parametrize("two", TWO, ids=" and ".join)
-def test_two_of_three_killed(stage, tmp_path, two):
-    two_killed(stage, tmp_path, two)
+@pytest.mark.parametrize("how", HOW)
+def test_two_of_three_killed(stage, tmp_path, two, how):
+    two_killed(stage, tmp_path, two, how=how)
 
 
-def test_all_three_killed(stage, tmp_path):
+@pytest.mark.parametrize("how", HOW)
+def test_all_three_killed(stage, tmp_path, how):
     """Only the kernel is left to end the ranks, and it does."""
-    process = stage.start("run", "--num_gpus", "2", SCENE, "wait", env=clean_environ(TMPDIR=str(tmp_path)))
-    read_lines(process, 2, "ready")
-    pids = [process.pid, *guards_of(process.pid).values()]
+    process, command = start(stage, "wait", how=how, env=clean_environ(TMPDIR=str(tmp_path)))
+    pids = [command, *guards_of(command).values()]
     assert len(pids) == 3
     for signum in (signal.SIGSTOP, signal.SIGKILL):  # halted, none can do anything about another's end
         for pid in pids:
+            os.kill(pid, signum)
+    process.communicate(timeout=60)
+    assert process.returncode == (-signal.SIGKILL if how == "run" else 75)
+    assert not stage.left(within=30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["launch", "start", "Executor"])
+def test_a_program_and_its_command_are_killed(stage, how):
+    """Neither can tell the guardian anything, or wait for it."""
+    process, command = start(stage, "grandchild", how=how)
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (process.pid, command):
             os.kill(pid, signum)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL

@@ -2,7 +2,8 @@
 
 The caller sends the job, and what the ranks of functions are to hear follows. It gets what they answer, as frames of
 ``!II``: the rank and the length of what it has written, 0 when the rank has ended; and the outcome at the end, as a
-frame of `OUTCOME`. If the socket ends before, the caller is gone, and the job is stopped.
+frame of `OUTCOME`. If the socket ends before, the caller is gone, and the job is stopped: the session sees it where it
+reads for ranks of functions, and else the kernel sends SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import struct
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.launching import placement
+from bireme.process.kernel import LINUX
+from bireme.signal_numbers import SIGTERM
 from bireme.validate import build
 
 TYPE_CHECKING = False
@@ -33,7 +36,12 @@ def command() -> NoReturn:
 
     text = _read(HEAD.unpack(_read(HEAD.size))[1])
     spec = build(JobSpec, json.loads(text))
-    os.set_blocking(0, False)
+    caller = 0
+    if not spec.answers:
+        caller = os.dup(0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        _stop_without(caller)
+    os.set_blocking(caller, False)
     if spec.events.startswith(_PASSED):  # the ranks do not inherit it
         os.set_inheritable(int(spec.events.removeprefix(_PASSED)), False)
     try:
@@ -41,15 +49,30 @@ def command() -> NoReturn:
         said: dict[str, Any] = {"outcome": outcome.as_dict()}
     except BiremeError as error:
         said = {"error": [type(error).__name__, error.what, error.hint, error.where]}
-    os.set_blocking(0, True)
+    os.set_blocking(caller, True)
     record = json.dumps(said).encode()
     try:
-        os.write(0, HEAD.pack(OUTCOME, len(record)))
+        os.write(caller, HEAD.pack(OUTCOME, len(record)))
         while record:
-            record = record[os.write(0, record) :]
+            record = record[os.write(caller, record) :]
     except OSError:
         pass  # the caller is gone
     os._exit(0)
+
+
+def _stop_without(caller: int) -> None:
+    """Have this process get SIGTERM when the caller is gone, who has no more to say."""
+    import fcntl
+    import select
+
+    if LINUX:
+        fcntl.fcntl(caller, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(caller, fcntl.F_SETSIG, SIGTERM)
+        fcntl.fcntl(caller, fcntl.F_SETFL, fcntl.fcntl(caller, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(caller)
+    if any(what & select.POLLHUP for _, what in poll.poll(0)):
+        os._exit(0)
 
 
 def _read(size: int) -> bytes:

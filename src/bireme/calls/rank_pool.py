@@ -115,7 +115,6 @@ class Executor(concurrent.futures.Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
-        **_: Any,
     ) -> Iterator[Any]:
         """As of every executor. ``chunksize``: how many elements a rank gets in one call."""
         if chunksize < 1:
@@ -207,6 +206,7 @@ class Executor(concurrent.futures.Executor):
                     return
                 del self._running[number]
                 self._idle |= set(done.answers)
+        del answer
         if done is not None:
             self._resolve(done)
         with self._lock:
@@ -223,7 +223,7 @@ class Executor(concurrent.futures.Executor):
             hosts = [self._hosts[rank] for rank in ranks]
             done.call.future.set_result(Results([done.answers[rank] for rank in ranks], hosts))
         else:
-            done.call.future.set_result(next(iter(done.answers.values())))
+            done.call.future.set_result(done.answers.popitem()[1])
 
     def _died(self, rank: int, number: int, pid: int, status: int, seconds: float) -> None:
         """The process of a rank has died, and another has its place."""

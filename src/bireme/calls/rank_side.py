@@ -209,6 +209,7 @@ class _Keeper:
         import signal
         import socket
 
+        die_with_parent = _prctl()
         before = {}
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             if signal.getsignal(signum) != signal.SIG_IGN:
@@ -220,6 +221,7 @@ class _Keeper:
                 self._socket, theirs = socket.socketpair()
                 self._pid = os.fork()
             if not self._pid:
+                die_with_parent(1, 9)
                 os.setpgid(0, 0)  # with what it will have started
                 for signum, do in before.items():
                     signal.signal(signum, do)
@@ -348,12 +350,23 @@ def _run(
         return _fail(error, answers)
     try:
         _dump(result, answers)
-    except Exception as error:
+    except BrokenPipeError:
+        raise
+    except BaseException as error:
         answers.void()
         what = f"the result of type {type(result).__module__}.{type(result).__qualname__} cannot be sent: {error}"
         return _fail(TypeError(what).with_traceback(None), answers)
     answers.finish(b"r")
     return True
+
+
+def _prctl() -> Callable[..., object]:
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except (ImportError, AttributeError):  # not on Linux
+        return lambda *_: 0
 
 
 def _free_port() -> int:
@@ -379,6 +392,8 @@ def _fail(error: BaseException, answers: _Answers) -> bool:
         trace = trace.tb_next  # no frames of ours
     text = "".join(traceback.format_exception(type(error), error, trace))
     error.__traceback__ = error.__context__ = error.__cause__ = None
+    if isinstance(error, ModuleNotFoundError):
+        vars(error)["__notes__"] = [f"it is missing in the ranks' Python, {sys.executable}"]
     try:
         file = BytesIO()
         _dump(error, file)

@@ -232,6 +232,7 @@ class Job:
                     inbox = self._inboxes.setdefault(rank, _Inbox())
                     for number, kind, answer in inbox.feed(file.read(size)):
                         self._on_answer(rank, number, kind, answer)
+                        del answer  # it may be large, and the next one come late
         except OSError:
             pass
         code = self._process.wait()
@@ -290,7 +291,9 @@ class _Inbox:
             if self._kind == b"x":
                 self._answer = bytearray()
             elif self._kind != b"p":
-                yield self._number, self._kind, self._whole()
+                answer = self._whole()  # which may change the kind
+                yield self._number, self._kind, answer
+                del answer
 
     def _keep(self, piece: memoryview) -> None:
         if isinstance(self._answer, bytearray) and len(self._answer) + len(piece) > _IN_MEMORY:
@@ -311,7 +314,7 @@ class _Inbox:
             with answer:
                 answer.seek(0)
                 return pickle.load(answer)
-        except Exception as error:
+        except BaseException as error:  # SystemExit would end this thread
             self._kind = b"e"
             return b"", f"{type(error).__name__}: {error}", f"its answer cannot be read here: {error}"
 

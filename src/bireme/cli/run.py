@@ -52,10 +52,6 @@ def carry_out(parsed: Parsed) -> int:
         return tune.carry_out(parsed)
     place = "" if parsed.options["dry_run"] else _report_place(parsed.options["report"])
     spec = job_spec(parsed)
-    if spec.events and not parsed.options["dry_run"]:
-        from bireme.runner import event_log
-
-        event_log.prepare(spec.events)
     refuse_duplicate_starts(spec, os.environ)
     notes = list(needless(parsed.options, torchrun=bool(spec.rendezvous)))
     if uses_accelerate(parsed.options):

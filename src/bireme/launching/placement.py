@@ -185,6 +185,10 @@ def launch(
         spec, environ = program.recognized(spec), _inherited() if environ is None else environ
         spec = _as_queued(spec, environ)
         place = resolve(spec, environ)
+        if spec.events:
+            from bireme.runner import event_log
+
+            event_log.prepare(spec.events)
         if not spec.restarts or place.restarts_itself:
             return _run(spec, environ, place, on_change=on_change)
         from bireme.launching import restarts
