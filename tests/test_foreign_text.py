@@ -33,7 +33,7 @@ from bireme.tune.execution import diagnosis
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, read_report
 from bireme.tune.metrics.numbers import scaled
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 from tests.conftest import bireme, clean_environ
 
 HARD = {

@@ -40,7 +40,7 @@ from bireme.tune.execution.trial_launch import Launch, ResourcePool
 from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import JOURNAL
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

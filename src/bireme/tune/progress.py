@@ -17,7 +17,7 @@ from bireme.tune.execution.study_run import Callback
 from bireme.tune.launcher import Living
 from bireme.tune.report.text import best_lines, title, to_go
 from bireme.tune.report.view import StudyView, TrialView
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 if TYPE_CHECKING:  # rich is imported only where there is a terminal
     from rich.console import RenderableType

@@ -40,8 +40,7 @@ from bireme.tune.study.budget import CONFIRM, share
 from bireme.tune.study.observations import Measurements
 from bireme.tune.study.search import Proposal
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Trial, TrialResult
 
 _EVERY = 0.2
 """Seconds between two looks whether a run has measured: PyTorch takes a second to end, a fifth of a short run."""

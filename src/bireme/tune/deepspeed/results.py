@@ -25,8 +25,7 @@ from bireme.regular_file import open_regular, read_regular
 from bireme.tune.metrics.numbers import MOST
 from bireme.tune.report.text import CLOCK
 from bireme.tune.samplers.sampler import Direction
-from bireme.tune.study.trial import Objective
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Objective, TrialResult
 from bireme.value import Value
 
 PROFILE = "profile_model_info"

@@ -19,8 +19,7 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import StudyRecords
 from bireme.tune.store.resume import Successor, resume
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Trial, TrialResult
 from bireme.value import Value
 
 

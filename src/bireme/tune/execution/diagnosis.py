@@ -17,7 +17,7 @@ from bireme.result import report_record
 from bireme.result.failure_words import CHAIN, GROUP, HEADER
 from bireme.result.outcome import RankEnd, describe
 from bireme.tune.execution.experiment import End
-from bireme.tune.study.trial_result import Cause, TrialResult
+from bireme.tune.study.trial import Cause, TrialResult
 
 _LINES = 20
 """Lines of a traceback that are kept."""

@@ -17,7 +17,7 @@ from bireme.process import kernel
 from bireme.tune.execution.experiment import End, Experiment, LaunchRequest
 from bireme.tune.execution.retries import BACK_OFF, Attempt, Retries
 from bireme.tune.execution.slot_scheduler import Scheduler, SlotReservation, StartTask, Task
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from bireme.errors import UNFIT
 from bireme.tune.execution.slot_scheduler import Shape, Task
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 from bireme.value import Value
 
 ATTEMPTS = 4

@@ -18,7 +18,7 @@ from bireme.tune.execution.executor import Executor
 from bireme.tune.execution.retries import BACK_OFF
 from bireme.tune.execution.slot_scheduler import Scheduler, SlotReservation
 from bireme.tune.store.journal import Journal
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 from bireme.value import Value
 
 TYPE_CHECKING = False

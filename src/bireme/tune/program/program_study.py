@@ -45,8 +45,7 @@ from bireme.tune.store.records import JOURNAL, Record, StudyRecords
 from bireme.tune.store.resume import ProgramSuccessor, digest_of, read_results, restore
 from bireme.tune.study.pruner import halving
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial import Goal, Objective
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Goal, Objective, TrialResult
 from bireme.value import Value
 
 BEST_COMMAND = "cmd_best.txt"

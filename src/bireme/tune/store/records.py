@@ -22,8 +22,7 @@ from typing import Any, Literal
 
 from bireme.errors import BadInputError
 from bireme.tune.store import journal
-from bireme.tune.study.trial import Phase, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Phase, Trial, TrialResult
 
 JOURNAL = "journal"
 PLACES = ("tuning", "autotuning_results")

@@ -25,7 +25,7 @@ from bireme.tune.store.journal import Journal
 from bireme.tune.store.records import Record, StudyRecords, find, read, result_of, trial_of
 from bireme.tune.study.observations import CLOCK
 from bireme.tune.study.study import Study
-from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
+from bireme.tune.study.trial import NOT_THE_CONFIGURATION, Cause, TrialResult
 
 _FAILED = ("failed", "no metric")
 """Causes that show a mistake in the program or in the study rather than a limit of the machine."""

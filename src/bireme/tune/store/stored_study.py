@@ -16,8 +16,7 @@ from bireme.tune.store.folder import prepare
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.resume import ProgramSuccessor, restore, resume
 from bireme.tune.study import study
-from bireme.tune.study.trial import Goal, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Goal, Trial, TrialResult
 
 
 class Study(study.Study):

@@ -62,24 +62,12 @@ class Interval(Value):
         """The same comparison the other way round."""
         return self.replace(mean=-self.mean, low=-self.high, high=-self.low)
 
-    def plausible(self, difference: float, others: Sequence[Interval] = ()) -> bool:
+    def plausible(self, difference: float) -> bool:
         """Whether the mean may be as great as ``difference``, by the upper end of the usual 95 % t-interval.
 
         Decides only whether another round is worth its time, so it does not have to hold at every look.
-
-        Args:
-            difference: of scores.
-            others: comparisons of the same kind. A few rounds may agree by chance: the error is at least what the
-                spread of all of them together makes of it.
         """
-        if self.count < 3:
-            return True
-        most = quantile(_PLAUSIBLE, self.count - 1) * self.error
-        freedom = sum(each.count - 1 for each in others if each.count > 1)
-        if freedom:
-            squares = sum(each.error**2 * each.count * (each.count - 1) for each in others if each.count > 1)
-            most = max(most, quantile(_PLAUSIBLE, freedom) * math.sqrt(squares / freedom / self.count))
-        return self.mean + most >= difference
+        return self.count < 3 or self.mean + quantile(_PLAUSIBLE, self.count - 1) * self.error >= difference
 
 
 def quantile(normal: float, freedom: int) -> float:

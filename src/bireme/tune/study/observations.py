@@ -10,8 +10,7 @@ from typing import SupportsFloat
 from bireme.errors import BadInputError
 from bireme.tune.metrics.numbers import LEAST, MOST, Number
 from bireme.tune.space.points import Point, key_of
-from bireme.tune.study.trial import FinishedTrial, Goal, Phase, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import FinishedTrial, Goal, Phase, Trial, TrialResult
 
 CLOCK = "time"
 """The figure that is the wall time of a trial if none of this name is reported."""

@@ -22,15 +22,23 @@ from bireme.tune.study import answer as answering
 from bireme.tune.study import screening
 from bireme.tune.study.budget import CONFIRM, Budget, share
 from bireme.tune.study.comparison import expected_rounds, least_rounds
-from bireme.tune.study.confirmation import Confirmation
+from bireme.tune.study.confirmation import Confirmation, PairedRounds
 from bireme.tune.study.finalists import MOST, choose, promising
 from bireme.tune.study.observations import Measurements
-from bireme.tune.study.paired_rounds import PairedRounds
 from bireme.tune.study.pruner import halving, reason_to_prune
 from bireme.tune.study.screening import LEAST_RUNS
 from bireme.tune.study.search import DefaultFirst, Proposal, Sampler
-from bireme.tune.study.trial import Answer, Compared, FinishedTrial, Forecast, Goal, Objective, Trial
-from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, TrialResult
+from bireme.tune.study.trial import (
+    NOT_THE_CONFIGURATION,
+    Answer,
+    Compared,
+    FinishedTrial,
+    Forecast,
+    Goal,
+    Objective,
+    Trial,
+    TrialResult,
+)
 from bireme.value import Value
 
 __all__ = ["Answer", "Compared", "FinishedTrial", "Forecast", "Goal", "Objective", "Study", "Trial", "TrialResult"]

@@ -13,8 +13,7 @@ from bireme.tune.deepspeed.stages import Stages
 from bireme.tune.report import text
 from bireme.tune.report.view import view
 from bireme.tune.store.records import StudyRecords
-from bireme.tune.study.trial import FinishedTrial, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import FinishedTrial, Trial, TrialResult
 from bireme.value import Value
 
 STAGE = "zero_optimization.stage"

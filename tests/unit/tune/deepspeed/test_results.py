@@ -17,7 +17,7 @@ from bireme.tune.deepspeed.results import (
     samples_per_second,
     with_goal,
 )
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 WRITTEN = {
     "fwd": 4100.0,

@@ -13,7 +13,7 @@ from bireme.tune.deepspeed.files import StudyFiles
 from bireme.tune.store.folder import write_text
 from bireme.tune.store.journal import Journal
 from bireme.tune.store.resume import resume
-from bireme.tune.study.trial_result import NOT_THE_CONFIGURATION, Cause, TrialResult
+from bireme.tune.study.trial import NOT_THE_CONFIGURATION, Cause, TrialResult
 
 STUDY = {"config": {"a": 1}, "script": "train.py", "args": ["--x"], "nodes": 1, "slots": 2}
 THEN = {"limit": 10.0, "script": "abc"}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from bireme.tune.deepspeed.results import PROFILE, ModelInfo
 from bireme.tune.deepspeed.stages import without_improvement
-from bireme.tune.study.trial import FinishedTrial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import FinishedTrial, TrialResult
 from tests.unit.tune.deepspeed.machine import MICRO, STAGE, Machine, Tuning, names, play, play_in_parallel
 
 LIST = [4, 8, 16, 32]

@@ -16,7 +16,7 @@ from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report_record import of_outcome
 from bireme.tune.execution.diagnosis import diagnose
 from bireme.tune.execution.experiment import End, read_report
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 from tests.conftest import PROGRAMS, Stage, read_lines
 from tests.kit import needs
 

@@ -7,7 +7,7 @@ import pytest
 from bireme.errors import LOST, UNFIT
 from bireme.tune.execution.retries import ATTEMPTS, BACK_OFF, LONGEST_BACK_OFF, Attempt, Retries
 from bireme.tune.execution.slot_scheduler import Shape, Task, why_impossible
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 POOL = {"a": ("0", "1"), "b": ("0",)}
 FIRST = Attempt(Task("e0", Shape(1, 1)))

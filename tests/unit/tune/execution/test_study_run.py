@@ -19,7 +19,7 @@ from bireme.tune.execution.study_run import Conclusion, StudyRun
 from bireme.tune.store.folder import ExperimentsLock
 from bireme.tune.store.journal import Journal, read
 from bireme.tune.store.records import StudyRecords
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 from tests.conftest import TIMES
 from tests.unit.tune.execution.toys import Client
 

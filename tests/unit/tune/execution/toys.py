@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bireme.tune.execution.experiment import End, LaunchRequest
 from bireme.tune.execution.slot_scheduler import SlotReservation
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import TrialResult
 
 
 def result_of(end: End) -> TrialResult:

@@ -19,8 +19,7 @@ from bireme.tune.store.records import StudyRecords
 from bireme.tune.store.resume import ProgramSuccessor, digest_of, restore, resume
 from bireme.tune.study import finalists
 from bireme.tune.study.study import Objective, Study
-from bireme.tune.study.trial import Answer, Trial
-from bireme.tune.study.trial_result import TrialResult
+from bireme.tune.study.trial import Answer, Trial, TrialResult
 
 SPACE = Space([Parameter(name="n", choices=(1, 2))])
 MEASURE = parse([("maximize", "rate: {}")])
