@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from tests.cluster.jobs import Jobs, backends
 from tests.cluster.test_bare_nodes import shadowed
+from tests.conftest import bireme, read_lines
 from tests.kit import needs
 
 pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
@@ -56,3 +59,17 @@ def test_nodes_without_py_spy_get_it(jobs: Jobs, home: Path) -> None:
                 with kept.open("ab") as file:
                     file.write(b"evil")
     assert seen[0] == seen[1]
+
+
+def test_what_the_ranks_of_all_nodes_use(jobs: Jobs) -> None:
+    script = jobs.write("begins.py", "import time\nprint('begins', flush=True)\ntime.sleep(1000)\n")
+    job = jobs.start("--job_name", "measured", script, hosts="node[1-2]:2")
+    read_lines(job, 4, "begins")
+    said = jobs.login.run(bireme("top", "--once", "measured")).stdout
+    assert "measured: 4 ranks on 2 nodes, running for" in said
+    for node, ranks in (("node1", "01"), ("node2", "23")):
+        assert re.search(rf"^{node}  {ranks[0]}: +\d+% \d+M \d+s +{ranks[1]}: +\d+% \d+M \d+s$", said, re.MULTILINE), (
+            said
+        )
+    jobs.login.kill(job, signal.SIGTERM)
+    job.communicate(timeout=60)

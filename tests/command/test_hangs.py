@@ -162,9 +162,53 @@ while time.time() < end:
 """
 
 
-@pytest.mark.parametrize("text", [WORKS, READS], ids=["one-rank-works", "all-read"])
-def test_a_job_in_which_something_moves_does_not_hang(stage: Stage, script, text: str) -> None:
-    done = stage.run(*WORDS, "--hang_timeout", "2", script(text), code=0)
+CLEAN = {
+    "one-rank-works": WORKS,
+    "all-read": READS,
+    "all-write": """
+import tempfile, time
+file, end = tempfile.TemporaryFile(), time.time() + 4.5
+while time.time() < end:
+    file.write(bytes(1 << 20))
+    file.seek(0)
+    time.sleep(0.05)
+""",
+    "children-move": """
+import subprocess, sys
+code = "import time\\nfor _ in range(90): open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.05)"
+subprocess.run([sys.executable, "-c", code])
+""",
+    "a-thread-moves": """
+import threading, time
+
+def reads():
+    end = time.time() + 4.5
+    while time.time() < end:
+        open("/dev/zero", "rb").read(1 << 20)
+        time.sleep(0.05)
+
+thread = threading.Thread(target=reads)
+thread.start()
+thread.join()
+""",
+    "one-talks": """
+import os, time
+for _ in range(9):
+    time.sleep(0.5)
+    if os.environ["RANK"] == "0":
+        print("still here", flush=True)
+""",
+    "ranks-that-end": """
+import os, time
+time.sleep(4.5 if os.environ["RANK"] == "0" else 0)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", CLEAN)
+def test_a_job_in_which_something_moves_does_not_hang(stage: Stage, script, kind: str) -> None:
+    limit = "2" if kind != "ranks-that-end" else "auto"
+    done = stage.run(*WORDS, "--hang_timeout", limit, script(CLEAN[kind]), code=0)
     assert "seems to hang" not in done.stderr
 
 

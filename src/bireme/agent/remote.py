@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bireme.resources.devices import Devices
     from bireme.resources.rendezvous_port import PortListener
     from bireme.result.outcome import RankEnd
+    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
     from bireme.ship.fetch_sender import FetchSender
     from bireme.ship.taker import TreeTaker
@@ -52,7 +53,7 @@ MAY_HEAR: Mapping[State, frozenset[type[messages.Frame]]] = {
     "asked": _ALWAYS | {messages.Probe, messages.Start, messages.Piece, messages.Ask},
     "started": _ALWAYS
     | {messages.Stop, messages.Credit, messages.Output, messages.Fetch, messages.Want, messages.Taken}
-    | {messages.TakeStacks, messages.Ask, messages.Tool, messages.Piece},
+    | {messages.TakeStacks, messages.Ask, messages.Measure, messages.Tool, messages.Piece},
 }
 """What the runner may send to an agent in which state; `Ask` leads to asked, `Start` to started.
 
@@ -100,6 +101,7 @@ class RemoteAgent:
             messages.KillNow: self._on_kill_now,
             messages.SignalRanks: self._on_signal_ranks,
             messages.TakeStacks: self._on_take_stacks,
+            messages.Measure: self._on_measure,
             messages.Suspend: self._on_suspend,
             messages.Resume: self._on_resume,
             messages.Credit: self._on_credit,
@@ -329,6 +331,10 @@ class RemoteAgent:
         if self._part is not None:
             self._part.take_stacks()
 
+    def _on_measure(self, _: messages.Measure) -> None:
+        if self._part is not None:
+            self._part.measure()
+
     def _on_stdin(self, chunk: messages.Output) -> None:
         if self._part is not None:
             self._part.write_input(chunk.data)
@@ -435,6 +441,10 @@ class RemoteAgent:
     def stacks(self, found: tuple[RankStack, ...]) -> None:
         """Report what the ranks were doing."""
         self._channel.send(messages.Stacks(stacks=found))
+
+    def measured(self, uses: tuple[RankUse, ...]) -> None:
+        """Report what the ranks use."""
+        self._channel.send(messages.Measured(uses=uses))
 
     def rested(self, rank: int, number: int) -> None:
         """Report that a rank has paused in a line."""

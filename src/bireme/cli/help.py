@@ -131,6 +131,21 @@ Shows what the ranks of a running job are doing: their Python stacks, equal ones
 once, the odd ones first. JOB is its id or its name; it may be left out if only
 one job runs. Needs py-spy: pip install 'bireme[stacks]'.
 """,
+    "top": """\
+usage: bireme top [--once] [JOB]
+
+Shows what the ranks of a running job use: a row for each node, and in it each
+rank with its share of a core, its memory, and how long ago it has written; the
+slowest first. s shows the stacks, l the last lines, d drains the marked node of
+an elastic job, q ends this command. JOB may be left out if only one job runs.
+""",
+    "report": """\
+usage: bireme report [--html FILE] JOB|FILE
+
+Makes a page of what happened to a job that was started with --events FILE, also
+while it runs: a timeline of all ranks, hangs and failures. The page is one
+file, which needs no network. Needs jinja2: pip install 'bireme[report]'.
+""",
     "shim": """\
 usage: bireme shim [--] COMMAND …
        bireme shim --install DIR

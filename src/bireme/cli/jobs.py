@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 
-from bireme import signal_numbers
+from bireme import drafts, signal_numbers
 from bireme.cli.parser import Parsed, parse
 from bireme.errors import LOST, OK, BadInputError
 from bireme.logs.console import complain, printable, show
@@ -150,12 +151,59 @@ def _preempt(parsed: Parsed) -> int:
     return OK
 
 
-def _stacks(parsed: Parsed) -> int:
+def _one_job(parsed: Parsed, word: str) -> int:
+    """The id of the job that is named, or of the only one."""
     words = parsed.command or tuple(str(job["id"]) for job in _all())
     if not parsed.command and len(words) != 1:
         raise BadInputError(f"{len(words)} jobs run: which?" if words else "no job of yours runs on this machine")
-    pid = _pid_of(_take_words(parsed.replace(command=words), "stacks", 1)[0])
+    return _pid_of(_take_words(parsed.replace(command=words), word, 1)[0])
+
+
+def _stacks(parsed: Parsed) -> int:
+    pid = _one_job(parsed, "stacks")
     show(printable(f"{_ask(pid, do='stacks')['said']}\n"))
+    return OK
+
+
+def _top(parsed: Parsed) -> int:
+    from bireme.cli import top
+
+    pid = _one_job(parsed, "top")
+    if parsed.options["once"] or not (os.isatty(0) and os.isatty(1)):
+        show(top.once(lambda **request: _ask(pid, **request), shutil.get_terminal_size((120, 24)).columns))
+        return OK
+    try:
+        import curses
+    except ImportError:
+        raise BadInputError("this Python has no curses", hint=f"bireme top --once {pid}") from None
+    try:
+        curses.wrapper(top.Screen(lambda **request: _ask(pid, **request)).run)
+    except BadInputError:
+        complain(f"job {pid} has ended")
+    except KeyboardInterrupt:
+        pass
+    return OK
+
+
+def _report(parsed: Parsed) -> int:
+    from bireme.cli import job_page
+
+    (word,) = _take_words(parsed, "report", 1)
+    path = word
+    if not os.path.exists(word):
+        found = [each for each in _all() if word in (str(each["id"]), each["name"])]
+        if len(found) != 1:
+            raise BadInputError(f"no file and no job of yours: {word}", hint="bireme report FILE, of --events")
+        path = str(found[0]["events"])
+        if not path:
+            raise BadInputError(f"job {word} writes no events", hint="start it with --events FILE")
+    place = parsed.options["html"] or f"{path}.html"
+    text = job_page.page(job_page.read(path), path)
+    try:
+        drafts.write(place, text.encode(errors="replace"))
+    except OSError as error:
+        raise BadInputError(f"cannot write {place}: {error.strerror}", where="--html") from None
+    show(f"{place}\n")
     return OK
 
 
@@ -211,11 +259,6 @@ def _no_job(pid: int) -> BadInputError:
 
 
 _COMMANDS = {
-    "ps": _ps,
-    "logs": _logs,
-    "attach": _attach,
-    "stop": _stop,
-    "signal": _signal,
-    "preempt": _preempt,
-    "stacks": _stacks,
+    **{"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "signal": _signal, "preempt": _preempt},
+    **{"stacks": _stacks, "top": _top, "report": _report},
 }

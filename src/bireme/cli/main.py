@@ -25,7 +25,8 @@ usage: bireme COMMAND …
   bireme check [options] [script.py]       check that the nodes can run a job
   bireme ps                                list the jobs that run
   bireme logs | attach | stop JOB          show the output of one, or stop it
-  bireme stacks JOB                        show what its ranks are doing
+  bireme stacks | top JOB                  show what its ranks are doing, what they use
+  bireme report JOB|FILE                   make a page of its --events
   bireme drain NODE JOB                    take a node out of an elastic job
   bireme shim -- COMMAND                   run it with Bireme as its torchrun
   bireme help [COMMAND]                    show the options of a command
@@ -34,7 +35,7 @@ usage: bireme COMMAND …
 """
 _COMMANDS = ("run", "tune", "check", "drain", "shim", "completion")
 """Each is a module of this package."""
-_OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "preempt", "stacks")
+_OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "preempt", "stacks", "top", "report")
 """These are one module."""
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ALWAYS = frozenset({messages.Say, messages.Unfit, messages.Signalled, messages.Pong})
 _OF_RANKS = frozenset(
     {messages.Output, messages.Up, messages.Down, messages.Rested, messages.Eof, messages.GuardianLost, messages.Over}
-    | {messages.Stacks, messages.NeedTool}
+    | {messages.Stacks, messages.Measured, messages.NeedTool}
 )
 
 MAY_SAY: Mapping[State, frozenset[type[messages.Frame]]] = {
@@ -163,8 +163,10 @@ class AgentProtocol:
             self._excused = True
         elif isinstance(message, messages.Over):
             self._admit_over(message)
-        elif isinstance(message, messages.Stacks) and not {each.rank for each in message.stacks} <= self._ranks:
-            raise ProtocolError("it sent stacks of ranks that it was not told to start")
+        elif isinstance(message, (messages.Stacks, messages.Measured)):
+            told = message.stacks if isinstance(message, messages.Stacks) else message.uses
+            if not {each.rank for each in told} <= self._ranks:
+                raise ProtocolError(f"it sent {name} of ranks that it was not told to start")
 
     def _admit_stream(self, message: messages.Output | messages.Rested | messages.Eof) -> None:
         stream = message.rank, message.number

@@ -151,6 +151,7 @@ class ClusterCrew(Crew):
             messages.Output: self._credit.take,
             messages.Stacks: self._on_stacks,
             messages.NeedTool: self._on_need_tool,
+            messages.Measured: lambda _, measured: session.measured(measured.uses),
             messages.GuardianLost: self._on_guardian_lost,
             messages.Over: self._on_over,
         }
@@ -197,6 +198,13 @@ class ClusterCrew(Crew):
         asked = [member for member in self.members if member.state == "running"]
         for member in asked:
             member.send(messages.TakeStacks())
+        return len(asked)
+
+    def measure(self) -> int:
+        """Have it measured what all ranks use."""
+        asked = [member for member in self.members if member.state == "running"]
+        for member in asked:
+            member.send(messages.Measure())
         return len(asked)
 
     def suspend(self) -> None:

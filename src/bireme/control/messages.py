@@ -16,6 +16,7 @@ from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.environment import NodeFacts
 from bireme.planning.start import NodePlan
 from bireme.result.outcome import RankEnd
+from bireme.result.rank_use import RankUse
 from bireme.result.stacks import RankStack
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -162,6 +163,10 @@ class SignalRanks(Message):
 
 class TakeStacks(Message):
     """Take the stacks of your ranks, and answer with `Stacks`."""
+
+
+class Measure(Message):
+    """Measure what your ranks use, and answer with `Measured`."""
 
 
 class Tool(Message):
@@ -326,6 +331,12 @@ class Stacks(Message):
     stacks: tuple[RankStack, ...]
 
 
+class Measured(Message):
+    """What your ranks use: the answer to `Measure`."""
+
+    uses: tuple[RankUse, ...]
+
+
 class NeedTool(Message):
     """There is no py-spy on this node. ``machine``: its kind; ``send``: send the one that `Tool` has told of."""
 
@@ -393,7 +404,7 @@ def _by_name(*classes: type[Message]) -> Mapping[str, type[Message]]:
 
 TO_AGENT = _by_name(
     *(Ask, Probe, Start, Stop, KillNow, SignalRanks, Suspend, Resume, Credit, Ping, Fetch, Want, Taken),
-    *(TakeStacks, Tool, Release),
+    *(TakeStacks, Measure, Tool, Release),
 )
 """The messages that an agent accepts, by name."""
 FROM_AGENT = _by_name(
@@ -406,6 +417,7 @@ FROM_AGENT = _by_name(
         Rested,
         Eof,
         Stacks,
+        Measured,
         NeedTool,
         Say,
         Unfit,

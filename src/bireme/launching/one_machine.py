@@ -93,7 +93,7 @@ class _ToSession:
         self._session, self._host = session, host
         self.down, self.chunk, self.rested, self.eof = session.down, session.chunk, session.rested, session.eof
         self.gone, self.over, self.say = session.gone, session.over, session.console.say
-        self.stacks = session.stacks
+        self.stacks, self.measured = session.stacks, session.measured
 
     def up(self, rank: int, pid: int, _when: float) -> None:
         self._session.up(rank, pid)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
+    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
 
     class Observer(Protocol):
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
         def stacks(self, found: tuple[RankStack, ...]) -> None:
             """What the ranks were doing."""
+
+        def measured(self, uses: tuple[RankUse, ...]) -> None:
+            """What the ranks use."""
 
         def guardian_lost(self, pid: int) -> None:
             """The guardian or the watcher was killed."""
@@ -309,8 +313,17 @@ class NodePart:
     def _take_stacks(self, tool: str) -> None:
         if self._taker is not None:
             self._taker.close()
-        ranks = {self._plan.workers[index].rank: pid for index, (pid, _) in sorted(self._up.items())}
-        self._taker = self._tree.take_stacks(self._loop, tool, ranks, self._observer.stacks)
+        self._taker = self._tree.take_stacks(self._loop, tool, self._alive, self._observer.stacks)
+
+    @property
+    def _alive(self) -> dict[int, int]:
+        """The pid of each rank that is alive."""
+        return {self._plan.workers[index].rank: pid for index, (pid, _) in sorted(self._up.items())}
+
+    def measure(self) -> int:
+        """Tell the observer what the ranks use; see `Crew.measure`."""
+        self._observer.measured(self._tree.used(self._alive))
+        return 1
 
     def suspend(self) -> None:
         """Suspend everything below. By SIGSTOP, since SIGTSTP does not stop an orphaned process group."""

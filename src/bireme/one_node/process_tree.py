@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bireme.one_node.stack_taker import StackTaker
     from bireme.process.guardian import Handle
     from bireme.process.worker import WorkerStart
+    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
 
 
@@ -88,6 +89,12 @@ class ProcessTree:
         from bireme.one_node import stack_taker
 
         return stack_taker.StackTaker(loop, tool, ranks, on_end)
+
+    def used(self, ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
+        """What ranks use now, given with their pids."""
+        from bireme.one_node import stack_taker
+
+        return stack_taker.used(ranks)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         """``pid (name, state)`` of each process that still exists."""

@@ -8,6 +8,7 @@ import sys
 from bireme import jsontext
 from bireme.errors import counted
 from bireme.process import kernel
+from bireme.result.rank_use import RankUse
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
 
 TYPE_CHECKING = False
@@ -138,6 +139,24 @@ class StackTaker:
 
 
 _NO_TOOL = "its stack needs py-spy: pip install 'bireme[stacks]'"
+
+
+def used(ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
+    """What each of these ranks, given with its pid, uses now."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    found = []
+    for rank, pid in ranks.items():
+        family, memory = (pid, *kernel.descendants([pid])), 0
+        for each in family:
+            try:
+                with open(f"/proc/{each}/statm") as file:
+                    memory += int(file.read().split()[1]) * page
+            except OSError:
+                pass  # it has ended meanwhile
+        stat = kernel.stat_of(pid)
+        state = "ended" if stat is None else _STATES.get(stat[1], stat[1])
+        found.append(RankUse(rank=rank, state=state, cpu=sum(_cpu(each)[0] for each in family), rss=memory))
+    return tuple(found)
 
 
 def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:

@@ -271,7 +271,7 @@ def uses_accelerate(options: Mapping[str, Any]) -> bool:
 
 _TUNE = ("tune",)
 _REPORT = ("tune status", "tune report")
-OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "preempt", "stacks")
+OF_JOBS = ("ps", "logs", "attach", "stop", "signal", "preempt", "stacks", "top", "report")
 """The commands about running jobs."""
 _ALL = (*EVERYWHERE, "drain", *OF_JOBS, "shim", *_REPORT)
 
@@ -301,6 +301,9 @@ GROUPS: Groups = {
         Option("flag", "--json", "print JSON instead", ("ps",)),
         Option("flag", "--follow -f", "go on until the job ends", ("logs",)),
         Option("count", "--rank K", "only the lines of this rank", ("logs",), least=0),
+        Option("flag", "--once", "print it once, as text", ("top",)),
+        Option("word", "--html FILE", "write the page to this file (default: the name of the events, with .html)",
+            ("report",), default=""),
         Option("flag", "--now", "kill it, without a time to end in", ("stop",)),
     ),
     "shim": (

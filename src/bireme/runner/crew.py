@@ -51,6 +51,10 @@ class Crew(Protocol):
         """Have the stacks of all ranks taken; return how many times `Session.stacks` will be called with some."""
         return 0
 
+    def measure(self) -> int:
+        """Have it measured what all ranks use; return how many times `Session.measured` will be called with some."""
+        return 0
+
     def suspend(self) -> None:
         """Suspend every process of the job."""
         return

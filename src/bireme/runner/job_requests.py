@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.logs.console import Console
+    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
     from bireme.result.verdict import Verdict
     from bireme.runner.control_socket import Client
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
         @property
         def last_line(self) -> str:
             """What a rank has written last."""
+
+        def measure(self, then: Callable[[dict[int, RankUse]], object]) -> None:
+            """Find out what the ranks use."""
+
+        def last_words(self, rank: int) -> tuple[float, str]:
+            """How many seconds ago a rank has written, and its last line."""
 
         def where(self) -> tuple[dict[int, str], str]:
             """The node of each rank, and their folder."""
@@ -79,6 +86,9 @@ class JobRequests:
         if what == "stacks":
             session.look(lambda found: self._tell_stacks(found, client))
             return None
+        if what == "top":
+            session.measure(lambda uses: self._tell_uses(uses, client))
+            return None
         if what == "attach":
             if not self._watchers:
                 session.console.follow(self._pass_on)
@@ -104,7 +114,17 @@ class JobRequests:
             "state": state,
             "last": session.last_line,
             "log": detached.log_path(),
+            "events": session.spec.events and os.path.abspath(session.spec.events),
         }
+
+    def _tell_uses(self, uses: dict[int, RankUse], client: Client) -> None:
+        each: list[dict[str, Any]] = []
+        for rank, node in self._session.where()[0].items():
+            (age, last), use = self._session.last_words(rank), uses.get(rank)
+            words = {"rank": rank, "node": node, "age": round(age, 1), "last": last, "at": round(time.monotonic(), 3)}
+            known = {"state": None} if use is None else use.as_dict()
+            each.append({**words, **known})
+        client.answer({"said": "", **self._facts(), "each": each})
 
     def _tell_stacks(self, found: dict[tuple[int, str], RankStack], client: Client) -> None:
         from bireme.result.stacks import merged

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bireme.loop import Timer
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
+    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
     from bireme.runner.control_socket import Client, ControlSocket
     from bireme.runner.crew import Crew
@@ -50,6 +51,9 @@ _LAST_LINE = 200
 
 _LOOK = 5.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
+
+_MEASURE = 1.0
+"""Seconds that nodes may take to say what their ranks use."""
 
 _HANG_TICK = 1.0
 """Seconds between two checks whether the job hangs (`bireme.runner.quiet_time.TICK`)."""
@@ -175,6 +179,12 @@ class Session:
         self._tails: dict[int, bytes] = {}  # the end of what each rank has written, the last one's at the end
         self._talked = False  # whether a rank has written something since it was last looked
         self._missing = 0  # how many nodes have not sent them
+        self._spoke: dict[int, float] = {}  # when each rank has written last
+        self._uses: dict[int, RankUse] = {}
+        self._unmeasured = 0  # how many nodes have not said what their ranks use
+        self._on_uses: list[Callable[[dict[int, RankUse]], object]] = []  # who waits for that
+        self._measuring: Timer | None = None
+        self._hosts: dict[int, str] = {}
 
     @property
     def crew(self) -> Crew:
@@ -241,14 +251,14 @@ class Session:
         if not self._tails:
             return ""
         rank = next(reversed(self._tails))
-        data = self._tails[rank]
-        return f"[{rank}] {data.rstrip().rpartition(bytes([10]))[2].decode(errors='replace')[-_LAST_LINE:]}"
+        return f"[{rank}] {self.last_words(rank)[1]}"
 
     def planned(self, plan: StartPlan) -> JobOutput:
         """Note which ranks will run, and prepare for their output."""
         style = Style(self.spec.output, self.spec.timestamps, plan.world_size, self.spec.fold)
         self._output = JobOutput(self.loop, self.console, style)
         self._plan = plan
+        self._hosts = {worker.rank: node.host for node in plan.nodes for worker in node.workers}
         hosts = [node.host for node in plan.nodes]
         self.note("planned", nodes=hosts, ranks=plan.world_size, accelerator=plan.accelerator)
         if self.spec.hang_timeout != "off":
@@ -267,7 +277,7 @@ class Session:
 
     def up(self, rank: int, pid: int) -> None:
         """Note that a rank was started."""
-        self.note("up", rank=rank, pid=pid)
+        self.note("up", rank=rank, host=self._hosts.get(rank, ""), pid=pid)
         self.console.say("debug", f"rank {rank} is pid {pid}")
 
     def down(self, end: RankEnd, when: float) -> None:
@@ -312,6 +322,35 @@ class Session:
         if not self._missing:
             self._seen()
 
+    def measure(self, then: Callable[[dict[int, RankUse]], object]) -> None:
+        """Find out what the ranks use, before ``then``; that comes after `_MEASURE` at the latest."""
+        self._on_uses.append(then)
+        if self._measuring is None:
+            self._uses = {}
+            self._measuring = self.loop.after(_MEASURE, self._measured)
+            self._unmeasured = self.crew.measure()
+            if not self._unmeasured:
+                self._measured()
+
+    def measured(self, uses: tuple[RankUse, ...]) -> None:
+        """Note what ranks of a node use."""
+        self._uses.update({each.rank: each for each in uses})
+        self._unmeasured -= 1
+        if not self._unmeasured:
+            self.loop.after(0, self._measured)  # here it is asked and answered at once
+
+    def _measured(self) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()
+        self._measuring, told, self._on_uses = None, self._on_uses, []
+        for then in told:
+            then(self._uses)
+
+    def last_words(self, rank: int) -> tuple[float, str]:
+        """How many seconds ago a rank has written, since the start of the job at most, and its last line."""
+        line = self._tails.get(rank, b"").rstrip().rpartition(b"\n")[2].decode(errors="replace")[-_LAST_LINE:]
+        return self.loop.now() - self._spoke.get(rank, self._begin), line
+
     def _seen(self) -> None:
         then, self._then = self._then, lambda _: None
         if self._patience is not None:
@@ -355,8 +394,7 @@ class Session:
 
     def where(self) -> tuple[dict[int, str], str]:
         """The node of each rank, and the folder in which they run."""
-        nodes = self._plan.nodes if self._plan is not None else ()
-        return {worker.rank: node.host for node in nodes for worker in node.workers}, nodes[0].cwd if nodes else ""
+        return self._hosts, self._plan.nodes[0].cwd if self._plan is not None and self._plan.nodes else ""
 
     def settle(self) -> None:
         """Note that all ranks have ended, and only files come home: of what happens now, just a signal is a cause."""
@@ -381,6 +419,7 @@ class Session:
             if self._events is not None and rank not in self._heard:
                 self._heard.add(rank)
                 self.note("first output", rank=rank)
+            self._spoke[rank] = self.loop.now()
             before = self._tails.pop(rank, b"")
             self._tails[rank] = (b"" if before.endswith(b"\n") else before[-_LAST_LINE:]) + data[-_LAST_LINE:]
         if self._is_full:

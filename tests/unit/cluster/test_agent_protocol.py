@@ -108,7 +108,7 @@ def test_a_life() -> None:
         ((), Output(5, 1, b"x"), "Output of rank 5, stream 1, which is not open"),
         ((), Output(0, 3, b"x"), "Output of rank 0, stream 3"),
         ((), Eof(rank=0, number=0), "Eof of rank 0, stream 0"),
-        ((), Stacks(stacks=(RankStack(rank=7),)), "stacks of ranks that it was not told to start"),
+        ((), Stacks(stacks=(RankStack(rank=7),)), "Stacks of ranks that it was not told to start"),
         ((Eof(rank=0, number=1),), Eof(rank=0, number=1), "Eof of rank 0, stream 1"),
         ((Eof(rank=0, number=1),), Output(0, 1, b"x"), "Output of rank 0, stream 1"),
     ],

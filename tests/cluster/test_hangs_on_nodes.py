@@ -1,0 +1,109 @@
+"""Jobs on two nodes that hang in many ways: each rank's own line is named, and the job is stopped."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.jobs import Jobs
+from tests.kit import needs
+
+pytestmark = [pytest.mark.slow, needs.programs(str(Path(sys.executable).with_name("py-spy")))]
+
+# Each rank hangs in the function of its number. What they make is made for this rank alone.
+KINDS = """
+import asyncio, atexit, ctypes, fcntl, logging, multiprocessing, os, queue, select, signal, socket, subprocess, sys
+import tempfile, threading, time
+
+def joins_a_thread():
+    (thread := threading.Thread(target=time.sleep, args=(1000,), daemon=True)).start()
+    thread.join()
+def gets_from_a_queue(): queue.Queue().get()
+def waits_for_a_condition():
+    with (condition := threading.Condition()): condition.wait()
+def awaits_a_future():
+    async def never(): await asyncio.get_running_loop().create_future()
+    asyncio.run(never())
+def waits_for_a_signal(): signal.sigwait({signal.SIGUSR1})
+def waits_for_a_child(): os.waitpid(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000"), 0)
+def reads_of_a_child(): subprocess.run(["sleep", "1000"], capture_output=True)
+def locks_a_file():
+    held = tempfile.TemporaryFile()
+    if not os.fork(): fcntl.lockf(held, fcntl.LOCK_EX); os.write(pipe[1], b"1"); time.sleep(1000)
+    os.read(pipe[0], 1); fcntl.lockf(held, fcntl.LOCK_EX)
+def opens_a_fifo(): os.mkfifo(path := tempfile.mktemp()); open(path)
+def polls(): select.poll().poll()
+def accepts(): socket.create_server(("127.0.0.1", 0)).accept()
+def takes_a_shared_lock(): lock = multiprocessing.Lock(); lock.acquire(); lock.acquire()
+def gets_from_a_process(): multiprocessing.get_context("fork").Queue().get()
+def waits_at_a_barrier(): threading.Barrier(2).wait()
+def holds_the_interpreter(): ctypes.PyDLL(None).pause()
+def logs():
+    logging.getLogger().addHandler(handler := logging.StreamHandler())
+    threading.Thread(target=handler.acquire, daemon=True).start(); time.sleep(0.2); logging.warning("stuck")
+def sends_to_nobody():
+    pair = socket.socketpair()
+    while True: pair[0].send(bytes(1 << 16))
+def stands_still(): os.kill(os.getpid(), signal.SIGSTOP)
+def never_leaves(): atexit.register(time.sleep, 1000)
+
+pipe = os.pipe()
+kinds = [each for name, each in list(globals().items()) if type(each) is type(polls)]
+if len(sys.argv) > 1:
+    print(*(each.__name__ for each in kinds))
+else:
+    print("begins", flush=True)
+    kinds[int(os.environ["RANK"])]()
+"""
+
+TRAINS = """
+import os, time
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, place):
+        if place >= 24 and dist.is_initialized() and dist.get_rank() == 3:
+            return stuck()
+        return torch.zeros(1)
+
+def stuck():
+    os.read(os.pipe()[0], 1)
+
+dist.init_process_group("gloo")
+for step, batch in enumerate(DataLoader(Data(), batch_size=4)):
+    dist.all_reduce(batch)
+    print("step", step, flush=True)
+    time.sleep(1)
+"""
+
+
+def test_each_kind_of_hang_is_named(jobs: Jobs) -> None:
+    script = jobs.write("kinds.py", KINDS)
+    names = jobs.login.run([sys.executable, str(script), "names"]).stdout.split()
+    done = jobs.run(
+        *("--hang_timeout", "6", "--on_hang", "stop"), script, hosts=f"node1:{len(names) - 9},node2:9", code=77
+    )
+    told = dict(re.findall(r"^bireme: +rank (\d+) on node[12]  +(.*)", done.stderr, re.MULTILINE))
+    assert len(names) >= 19
+    for rank, name in enumerate(names):
+        if name == "never_leaves":  # it has left the script
+            assert "sleep" in told[str(rank)] or "hrtimer" in told[str(rank)], done.stderr
+        else:
+            assert re.search(rf"kinds\.py:\d+ {name}\b", told[str(rank)]), done.stderr
+    assert "stopped" in told[str(names.index("stands_still"))]
+
+
+@pytest.mark.torch
+def test_a_data_set_that_hangs_while_the_others_reduce(jobs: Jobs) -> None:
+    """Found out by itself: the job has a cadence, and three ranks wait for the fourth."""
+    words = ("--on_hang", "stop", "--export", "OMP_NUM_THREADS=1")
+    done = jobs.run(*words, jobs.write("train.py", TRAINS), hosts="node[1-2]:2", code=77)
+    assert "step 5" in done.stdout and "nothing was written for " in done.stderr, done.stderr
+    odd, rest = done.stderr.partition("before they were stopped:\n")[2].splitlines()[:2]
+    assert re.match(r"bireme: +rank 3 on node2 +train\.py:\d+ stuck ← train\.py:\d+ \S*__getitem__", odd), done.stderr
+    assert re.match(r"bireme: +ranks 0-2 +all_reduce ← train\.py:\d+", rest), done.stderr
