@@ -273,3 +273,20 @@ def test_it(group, k):
     assert total.item() == 2 * k
 """
     assert run(text)[1] == {"passed": 5}
+
+
+@needs.modules("coverage")
+def test_coverage(stage: Stage, tmp_path: Path) -> None:
+    """Lines that run on one rank only are seen, and no file of data is broken."""
+    (tmp_path / ".coveragerc").write_text("[run]\nparallel = true\npatch = subprocess, fork\ninclude = mod.py\n")
+    (tmp_path / "mod.py").write_text(
+        "import os\ndef which():\n    if os.environ['RANK'] == '0':\n        return 0\n    return 1\n"
+    )
+    text = "import mod\n@pytest.mark.ranks(2)\ndef test_it():\n    assert mod.which() in (0, 1)\n"
+    (tmp_path / "test_it.py").write_text(BEGIN + text)
+    python, *words = command("-q")
+    coverage = [python, "-m", "coverage"]
+    stage.run_argv([*coverage, "run", *words], cwd=tmp_path, code=0)
+    combined = stage.run_argv([*coverage, "combine"], cwd=tmp_path, code=0)
+    assert "errored" not in combined.stdout + combined.stderr
+    assert stage.run_argv([*coverage, "report"], cwd=tmp_path, code=0).stdout.split()[-1] == "100%"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from bireme.calls.job_fields import JobFields
 
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+_PATIENCE = 5.0
+"""Seconds in which ranks may end by themselves."""
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -75,6 +78,9 @@ class RankPool:
         """End the ranks."""
         for connection in self._connections.values():
             connection.close()
+        if len(self._connections) == self.size:  # they end by themselves, and save what coverage has measured
+            with contextlib.suppress(TimeoutError):
+                self._job.wait(_PATIENCE)
         self._job.stop()
         self._job.wait()
         self._listener.close()
