@@ -99,27 +99,40 @@ def test_the_template_is_killed_between_two_jobs(place: Place) -> None:
     assert place.look()[0] == "one" and place.below("bireme-warm") != [template]
 
 
-def available(percent: int) -> str:
-    return f"MemTotal: 1000 kB\nMemAvailable: {10 * percent} kB\n"
+class Memory:
+    """What a keeper that starts now reads about the memory of the machine and of its control group."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "self").mkdir()
+        (folder / "self/cgroup").write_text("0::/\n")
+        (folder / "memory.max").write_text("1000\n")
+        (folder / "memory.events").touch()
+        self.folder = folder
+        self.leave(50, 50)
+
+    def leave(self, machine: int, group: int) -> None:
+        """Let so many per cent be available; three quarters of what the group uses are files."""
+        (self.folder / "meminfo").write_text(f"MemTotal: 1000 kB\nMemAvailable: {10 * machine} kB\n")
+        (self.folder / "memory.stat").write_text(f"anon 1\ninactive_file {3 * (1000 - 10 * group)}\n")
+        (self.folder / "memory.current").write_text(f"{4 * (1000 - 10 * group)}\n")
 
 
 @pytest.fixture
-def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a keeper that starts now reads about the memory of this machine."""
-    path = tmp_path / "meminfo"
-    path.write_text(available(50))
-    monkeypatch.setattr(keeper, "_MEMINFO", str(path))
-    return path
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    monkeypatch.setattr(keeper, "_PROC", str(tmp_path))
+    monkeypatch.setattr(keeper, "_GROUPS", str(tmp_path))
+    return Memory(tmp_path)
 
 
-def test_a_template_that_waits_ends_when_memory_is_short(meminfo: Path, place: Place) -> None:
+@pytest.mark.parametrize("short", [(4, 50), (50, 4)], ids=["machine", "group"])
+def test_a_template_that_waits_ends_when_memory_is_short(memory: Memory, place: Place, short: tuple[int, int]) -> None:
     place.look()
     (template,) = place.below("bireme-warm")
     time.sleep(6)  # the keeper looks every 5 seconds
     assert place.below("bireme-warm") == [template]
-    meminfo.write_text(available(4))
+    memory.leave(*short)
     wait_for(lambda: not place.below("bireme-warm"))
-    meminfo.write_text(available(50))
+    memory.leave(50, 50)
     assert place.look()[0] == "one" and place.below("bireme-warm") != [template]
 
 

@@ -14,7 +14,7 @@ import select
 import sys
 
 from bireme import signal_numbers as signal
-from bireme.process import guardian, kernel
+from bireme.process import guardian, kernel, oom
 from bireme.process.watcher import Shared
 from bireme.process.worker import WorkerStart
 from bireme.resources.ownership import peer_of
@@ -34,7 +34,7 @@ _PATIENCE = 5.0
 """Seconds that it may take to end what an earlier job has left, which was killed."""
 _FREE = 0.05
 """The part of the memory that must be available, or else templates that wait are ended."""
-_MEMINFO = "/proc/meminfo"
+_PROC, _GROUPS = "/proc", "/sys/fs/cgroup"
 
 
 class Keeper:
@@ -133,7 +133,7 @@ class _Serving:
                 break
             if self._listener.fileno() in ready:
                 self._one_job(first, mask)
-            elif not ready and _memory_is_short():
+            elif not ready and oom.part_left(_PROC, _GROUPS) < _FREE:
                 self._end_templates(lambda _: True)
                 kernel.kill_below((), kernel.STUCK_WAIT)  # which also reaps them
         self._end_templates(lambda _: True)
@@ -189,9 +189,3 @@ class _Serving:
                 template.close()
                 kernel.send(template.pid, signal.SIGKILL)
                 del self._kept[key]
-
-
-def _memory_is_short() -> bool:
-    with open(_MEMINFO) as file:
-        found = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    return found["MemAvailable"] < _FREE * found["MemTotal"]

@@ -107,11 +107,30 @@ class OomWatch:
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _count(file: str, word: str = "") -> int:
+def part_left(proc: str = "/proc", mounts: str = "/sys/fs/cgroup") -> float:
+    """The part of the memory that is still left: of the machine, or of the group around us that has the least.
+
+    Files that the kernel has read and can forget do not count as used.
+    """
+    machine = f"{proc}/meminfo"
+    parts = [_count(machine, "MemAvailable:", -2) / max(1, _count(machine, "MemTotal:", -2))]
+    _, groups, is_v1 = _memory_groups(f"{proc}/self/cgroup", mounts)
+    most, used, files = "memory.max", "memory.current", "inactive_file"
+    if is_v1:
+        most, used, files = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    for group in groups:
+        limit = _count(f"{group}/{most}")
+        if 0 < limit < _UNLIMITED:
+            in_use = _count(f"{group}/{used}") - _count(f"{group}/memory.stat", files)
+            parts.append(1 - in_use / limit)
+    return min(parts)
+
+
+def _count(file: str, word: str = "", place: int = -1) -> int:
     """The number in a file, or behind a word in it; 0 if there is none."""
     try:
         with open(file) as lines:
-            return next((int(line.split()[-1]) for line in lines if line.startswith(f"{word} " * bool(word))), 0)
+            return next((int(line.split()[place]) for line in lines if line.startswith(f"{word} " * bool(word))), 0)
     except (OSError, ValueError, IndexError):
         return 0
 

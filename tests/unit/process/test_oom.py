@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bireme.process.oom import OomWatch
+from bireme.process.oom import OomWatch, part_left
 
 
 def log(pid: int) -> None:
@@ -114,6 +114,22 @@ def test_the_machine_had_no_memory(tmp_path: Path, version: int) -> None:
     watch = files.watch()
     files.group("/a", str(1 << 40), hit=2, kills=1)
     assert watch.struck(7) == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_part_that_is_left(tmp_path: Path, version: int) -> None:
+    """Of the group around us that has the least; what the kernel can forget is not used."""
+    files = StandIn(tmp_path, "/a/b", version=version)
+    (files.proc / "meminfo").write_text("MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:  800 kB\n")
+    assert part_left(str(files.proc), str(files.mounts)) == 0.8, "no group is known"
+    used, name = (
+        ("memory.usage_in_bytes", "total_inactive_file") if version == 1 else ("memory.current", "inactive_file")
+    )
+    for path, limit, bytes_ in (("/", "max", 999), ("/a", "1000", 900), ("/a/b", "max", 900)):
+        files.group(path, limit)
+        (files.mount / path.strip("/") / used).write_text(f"{bytes_}\n")
+        (files.mount / path.strip("/") / "memory.stat").write_text(f"anon 5\nx{name} 9\n{name} 300\n")
+    assert part_left(str(files.proc), str(files.mounts)) == pytest.approx(0.4)
 
 
 def test_no_group_is_known(tmp_path: Path) -> None:
