@@ -47,6 +47,8 @@ from winners import clock, measure, ties
 from winners import show as show_winners
 
 RANKS = 2
+WARM = ("--preload", "torch,deepspeed")
+"""Trials fork their ranks from templates. With ``--confidence 0`` nothing is confirmed, as with DeepSpeed."""
 PDSH = '#!/bin/sh\n# pdsh -f FAN_OUT -w HOSTS pkill -f NAME\nexec pkill -s 0 -f "$7"\n'
 NAME = re.compile(r"z(\d)_gas(\d+)_tmbspg(\d+)$")
 
@@ -80,6 +82,8 @@ def tuners() -> dict[str, Tuner]:
         DEEPSPEED: Tuner(deepspeed, "gridsearch", {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(RANKS)}),
         "bireme": Tuner(ours, "gridsearch"),
         "bireme-model": Tuner(ours, "model_based"),
+        "bireme-warm": Tuner((*ours, *WARM), "gridsearch"),
+        "bireme-warm-once": Tuner((*ours, *WARM, "--confidence", "0"), "gridsearch"),
     }
 
 
