@@ -140,6 +140,7 @@ class JobSpec(Value):
         rendezvous: ``static`` or ``c10d`` if the command may have been typed on each node as for torchrun: with
             ``static`` it has the number of the node, with ``c10d`` PyTorch numbers the nodes; "": it was not.
         preload: modules that a template imports once for the ranks of a node; ``auto``: those that the script imports.
+        keep: whether the template on this machine waits for the next job.
         hang_timeout: a duration without output, after which it is looked whether the job hangs; ``auto``: it is found
             out; ``off``: never.
         on_hang: what is done with a job that hangs: ``report``, ``stop``, or ``restart``, which stops this attempt.
@@ -213,6 +214,7 @@ class JobSpec(Value):
     rendezvous: str = ""
     torchrun_args: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    keep: bool = False
     events: str = ""
     checkpoint_signal: str = ""
     preempt_signal: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -13,7 +14,7 @@ import pytest
 
 from bireme.process import keeper
 from tests.command.conftest import state_of
-from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, read_lines, wait_for
+from tests.conftest import PROGRAMS, Stage, bireme, clean_environ, own_children, read_lines, wait_for
 
 LOOK = """
 import mine, os, sys
@@ -218,6 +219,95 @@ def test_the_tuner_is_killed(stage: Stage, script, tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert not stage.left(within=60)
+
+
+KEPT = """
+import sys; warm = "mine" in sys.modules
+import os, resource
+print("from", warm, os.getppid(), os.environ.get("MINE"), resource.getrlimit(resource.RLIMIT_CORE)[0], flush=True)
+while os.path.exists("hold"):
+    pass
+"""
+
+
+class Kept:
+    """Jobs in one directory, with --keep or without."""
+
+    def __init__(self, stage: Stage, script, folder: Path) -> None:
+        (folder / "mine.py").write_text("with open('imports', 'a') as file: print('once', file=file)")
+        self.stage, self.folder, self.path = stage, folder, script(KEPT)
+        self.words = ("run", "-q", "--accelerator", "cpu", "--num_gpus", "1", "--output", "raw", "--preload", "mine")
+
+    def parent(self, *words: str, **kwargs: object) -> int:
+        """The parent of the job's warm rank."""
+        kwargs = {"cwd": self.folder, **kwargs}
+        done = self.stage.run(*self.words, *words, self.path, code=0, **kwargs)
+        assert done.stdout.startswith("from True "), done
+        return int(done.stdout.split()[2])
+
+    def listed(self, pid: int) -> list[tuple[object, ...]]:
+        """What `bireme ps` says of a keeper."""
+        said = self.stage.run("ps", "--json", code=0).stdout
+        jobs = json.loads(said) if said else ()
+        return [(job["command"], job["state"], job["ranks"]) for job in jobs if job["id"] == pid]
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.fixture
+def kept(script, tmp_path: Path) -> Iterator[Kept]:
+    stage = Stage()
+    yield Kept(stage, script, tmp_path)
+    for name in Path("/proc/net/unix").read_text().split():  # what a test has left
+        if name.startswith("@bireme-job-") and parent_of(pid := int(name.split("-")[3])) in own_children():
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not stage.left())
+    stage.end()
+
+
+def test_a_template_is_kept_for_the_next_job(kept: Kept) -> None:
+    """In the same directory, whether it keeps one too, and from the same surroundings; until it is stopped."""
+    first = kept.parent("--keep")
+    assert kept.parent() == first == kept.parent("--keep", env=clean_environ(BIREME_X="1"))
+    assert kept.listed(first) == [("--preload mine", "waiting", 0)]
+    (kept.folder / "other").mkdir()
+    (kept.folder / "other/mine.py").write_text("")
+    assert kept.parent(cwd=kept.folder / "other") != first
+    assert kept.parent(preexec_fn=lambda: os.umask(0o27)) != first
+    assert (kept.folder / "imports").read_text() == "once\nonce\n"
+    kept.stage.run("stop", str(first), code=0)
+    assert not kept.listed(first) and kept.parent() != first
+
+
+def test_a_kept_template_answers_while_a_job_runs(kept: Kept) -> None:
+    """Another job has a template of its own then. Who stops the keeper does not stop the job."""
+    first = kept.parent("--keep")
+    (kept.folder / "hold").touch()
+    process = kept.stage.start(*kept.words, kept.path, cwd=kept.folder)
+    (line,) = read_lines(process, 1, "from True")
+    assert int(line.split()[2]) == first
+    assert kept.listed(first) == [("--preload mine", "running", 0)]
+    other = kept.stage.start(*kept.words, kept.path, cwd=kept.folder)
+    (line,) = read_lines(other, 1, "from True")
+    assert int(line.split()[2]) != first
+    stop = kept.stage.start("stop", str(first))
+    wait_for(lambda: "stopping" in os.read(stop.stdout.fileno(), 99).decode())
+    (kept.folder / "hold").unlink()
+    assert process.wait(60) == 0 and other.wait(60) == 0 and stop.wait(60) == 0
+    assert not kept.stage.left(within=10)
+
+
+@pytest.mark.parametrize("whom", ["keeper", "watcher"])
+def test_a_keeper_that_outlives_its_job_is_killed(kept: Kept, whom: str) -> None:
+    first = kept.parent("--keep")
+    os.kill(first if whom == "keeper" else parent_of(first), signal.SIGKILL)
+    assert not kept.stage.left(within=10)
+    assert kept.parent() != first
 
 
 AGAIN = """

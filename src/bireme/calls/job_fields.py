@@ -72,6 +72,7 @@ class JobFields(TypedDict, total=False):
     rendezvous: str
     torchrun_args: Sequence[str] | str
     preload: Sequence[str] | str
+    keep: bool
     events: str
     checkpoint_signal: str
     preempt_signal: str

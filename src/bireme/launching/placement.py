@@ -189,6 +189,10 @@ def launch(
             from bireme.runner import event_log
 
             event_log.prepare(spec.events)
+        if spec.preload and isinstance(place, ThisMachine) and TEMPLATES not in environ:
+            environ = _beside_templates(spec, environ)
+        elif spec.keep and not isinstance(place, ThisMachine):
+            raise BadInputError("templates are kept on this machine only", hint="leave it out", where="--keep")
         if not spec.restarts or place.restarts_itself:
             return _run(spec, environ, place, on_change=on_change)
         from bireme.launching import restarts
@@ -214,6 +218,17 @@ def _as_queued(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
         spec = spec.replace(preempt_signal=announced)
         conflicts.refuse_signals("", announced)
     return spec
+
+
+def _beside_templates(spec: JobSpec, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with the keeper that waits for such jobs (``--keep``), if there is one."""
+    from bireme.process import keeper
+
+    try:
+        name = keeper.lasting(start=spec.keep)
+    except OSError:  # no such sockets, no process: the job has templates of its own
+        return environ
+    return {**environ, TEMPLATES: name} if name else environ
 
 
 class _Attempts:

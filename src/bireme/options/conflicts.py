@@ -115,6 +115,7 @@ NEEDS = (
     Needs("--preempt_signal", "--checkpoint_signal", "add --checkpoint_signal SIG, which lets the ranks save"),
     Needs("--requeue", "--checkpoint_signal", "add --checkpoint_signal SIG, which lets the ranks save"),
     Needs("--ship_limit", "--ship", "add --ship"),
+    Needs("--keep", "--preload", "add --preload torch"),
     Needs("--ship_also", "--ship", "add --ship"),
     Needs("--wrap_ranks", "--wrap", "add --wrap CMD"),
     Needs("--redirects", "--log_dir", "add --log_dir DIR"),

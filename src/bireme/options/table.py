@@ -383,6 +383,8 @@ GROUPS: Groups = {
         Option("word", "--cwd DIR", "work in this directory, as if the command was typed there", NODES, common=True),
         Option("word", "--preload MODULES", "import these modules, e.g. torch,deepspeed, once a node, and fork the "
             "ranks from there; auto: the large ones that the script imports", default="", common=True),
+        Option("flag", "--keep", "keep what --preload has imported for ten minutes, for the next job in this directory",
+            RANKS),
         Option("word", "--job_name -J NAME", "name of the job, for messages, files, lists of processes and Slurm",
             RANKS, default=""),
         Option("word", "--wrap CMD", "run ranks under this command; {rank}, {local_rank} and {host} are replaced",

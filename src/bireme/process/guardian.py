@@ -201,6 +201,7 @@ class Guardian:
         self.signalled: set[int] = set()
         self.held: set[int] = set()
         self.templates: list[Template] = []
+        self.besides: tuple[int, Callable[[], object]] = (-1, lambda: None)  # a descriptor, and what reads it
         self.kept: dict[Identity, Template] | None = None  # see `templates.start`; None: they are for this job only
         self.poll = select.poll()
         self.killing = self.reported = self.cleaned = self.over = False
@@ -252,7 +253,8 @@ class Guardian:
     def serve(self) -> None:
         """Serve the agent until nothing is left, or until the agent is lost and everything was killed."""
         poll = self.poll
-        for fd in (self.commands, self.wake_read, *(template.fd for template in self.templates)):
+        besides, hear_besides = self.besides
+        for fd in {self.commands, self.wake_read, besides, *(template.fd for template in self.templates)} - {-1}:
             poll.register(fd, select.POLLIN)
         self._hear_templates()  # one of an earlier job is ready, and has nothing to say
         while True:
@@ -263,6 +265,8 @@ class Guardian:
             if self.commands in ready and not self._obey():
                 self._agent_lost()
                 return
+            if besides in ready:
+                hear_besides()
             self._hear_templates()
             self._reap()
             if self.over:

@@ -3,6 +3,8 @@
 A `Keeper` is started by the process that all of these jobs belong to. A job finds it by a socket in the abstract
 namespace, whose name it is told. It hands over what it would have given to a guardian of its own, with the ends of the
 two pipes, and from then on the keeper is its guardian: by the same protocol, with the same end if the job dies.
+
+One that outlives its command (``--keep``) has a name like those of jobs, and answers requests as they do.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ import marshal
 import os
 import select
 import sys
+import time
+from _blake2 import blake2b
+from _socket import SOCK_SEQPACKET as _SEQPACKET
 
+from bireme import jsontext
 from bireme import signal_numbers as signal
 from bireme.process import guardian, kernel, oom
 from bireme.process.watcher import Shared
@@ -22,7 +28,7 @@ from bireme.resources.ownership import peer_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from bireme.process.templates import Template
     from bireme.process.worker import Inherited
@@ -34,6 +40,9 @@ _PATIENCE = 5.0
 """Seconds that it may take to end what an earlier job has left, which was killed."""
 _FREE = 0.05
 """The part of the memory that must be available, or else templates that wait are ended."""
+_LASTS = 600.0
+"""Seconds for which one that outlives its command waits for another job."""
+_FORK = b"fork"
 _PROC, _GROUPS = "/proc", "/sys/fs/cgroup"
 
 
@@ -52,7 +61,7 @@ class Keeper:
 
     def __init__(self, keep: Sequence[int] = ()) -> None:
         self.name = f"bireme-templates-{os.geteuid()}-{os.urandom(16).hex()}"
-        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        listener = _socket.socket(_socket.AF_UNIX, _SEQPACKET)
         try:
             listener.bind(f"\0{self.name}")
             listener.listen()
@@ -65,6 +74,68 @@ class Keeper:
         """End it and its templates."""
         self.handle.close()
         self.handle.wait()
+
+
+def lasting(*, start: bool) -> str:
+    """The name of the keeper that waits for jobs with our surroundings; "": there is none, and none can be started."""
+    mark = _surroundings()
+    begin, end = f"bireme-job-{os.geteuid()}-".encode(), f"-{mark}\n".encode()
+    with open("/proc/net/unix", "rb") as file:
+        names = [line.rpartition(b" @")[2] for line in file if line.endswith(end)]
+    found = [name.decode().rstrip() for name in names if name.startswith(begin)]
+    return found[0] if found else _start_lasting(mark) if start else ""
+
+
+def _surroundings() -> str:
+    """What ranks inherit from their guardian, and the directory, as 16 hexadecimal digits."""
+    found = [os.fsencode(os.getcwd()), str((os.nice(0), os.sched_getscheduler(0))).encode()]
+    for name in ("limits", "cgroup", "oom_score_adj", "personality"):
+        try:
+            with open(f"/proc/self/{name}", "rb") as file:
+                found.append(file.read())
+        except OSError:
+            pass
+    found += [os.readlink(f"/proc/self/ns/{name}").encode() for name in sorted(os.listdir("/proc/self/ns"))]
+    with open("/proc/self/status", "rb") as file:
+        found += [line for line in file if line.startswith(_INHERITED)]
+    return blake2b(b"\0".join(found), digest_size=8).hexdigest()
+
+
+_INHERITED = (
+    b"Umask",
+    b"Uid",
+    b"Gid",
+    b"Groups",
+    b"SigIgn",
+    b"SigBlk",
+    b"Cap",
+    b"NoNew",
+    b"Seccomp:",
+    b"Cpus",
+    b"Mems",
+)
+
+
+def _start_lasting(mark: str) -> str:
+    """Start a keeper that is not below this process, and has none of its streams; return its name."""
+    heard, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            if not os.fork():
+                null = os.open(os.devnull, os.O_RDWR)
+                for fd in range(3):
+                    os.dup2(null, fd)
+                os.chdir("/")
+                guardian.start((), keep=(told,), at_loss=lambda: None, serve=_Serving(None, mark, told).run)
+        finally:
+            os._exit(0)
+    os.close(told)
+    name = os.read(heard, 256).decode()  # empty if it has ended
+    os.close(heard)
+    os.waitpid(pid, 0)
+    return name
 
 
 def borrow(name: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) -> guardian.Handle | None:
@@ -80,10 +151,11 @@ def borrow(name: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) ->
     event_read, event_write = os.pipe()
     body = os.memfd_create("job")
     os.write(body, marshal.dumps((len(keep), [vars(worker) for worker in workers]), 2))
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    channel = _socket.socket(_socket.AF_UNIX, _SEQPACKET)
     channel.settimeout(_PATIENCE)
     try:
         channel.connect(f"\0{name}")
+        channel.send(_FORK)
         # Another user may have taken the name of one that has ended. It answers, for only then we pass descriptors:
         # those in a message that nobody takes would stay open.
         if peer_of(channel)[1] != os.geteuid() or not channel.recv(16):
@@ -112,27 +184,46 @@ class _Borrowed(guardian.Handle):
 
 
 class _Serving:
-    def __init__(self, listener: _socket.socket) -> None:
-        self._listener = listener
+    """A keeper's own process.
+
+    Args:
+        listener: where it listens; None: it outlives its command, and opens the socket itself.
+        mark: the end of its name then, which it writes to the descriptor ``told``.
+    """
+
+    def __init__(self, listener: _socket.socket | None, mark: str = "", told: int = -1) -> None:
+        self._listener, self._mark, self._told = listener or _socket.socket(_socket.AF_UNIX, _SEQPACKET), mark, told
         self._kept: dict[Identity, Template] = {}
+        self._begun = time.time()
+        self._modules: tuple[str, ...] = ()
+        self._state, self._is_told_to_end = "waiting", False
 
     def run(self, shared: Shared, was: Inherited, mask: Collection[int], lifeline: int) -> NoReturn:
         """Serve one job after the other until the process above ends."""
         first = guardian.Guardian((), shared, was, mask, lifeline, 0)
         wake = first.begin()
         kernel.name_process("bireme-keeper")
-        ends = {shared.commands, lifeline} - {-1}
-        kernel.close_all_but({*ends, *wake, *shared.keep})
+        ends = ({shared.commands, lifeline} if not self._mark else {lifeline}) - {-1}
+        kernel.close_all_but({*ends, *wake, *shared.keep, self._listener.fileno()})
+        if self._mark:  # here, for the kernel tells who listens
+            name = f"bireme-job-{os.geteuid()}-{os.getpid()}-{self._mark}"
+            self._listener.bind(f"\0{name}")
+            self._listener.listen()
+            os.write(self._told, name.encode())
+            os.close(self._told)
         signal.pthread_sigmask(signal.SIG_SETMASK, set(mask) - {signal.SIGCHLD})
         poll = select.poll()
         for fd in (self._listener.fileno(), *ends):
             poll.register(fd, select.POLLIN)
-        while True:
-            ready = dict(poll.poll(5000 if self._kept else None))
-            if ends & ready.keys():
+        idle_since = time.monotonic()
+        while not self._is_told_to_end:
+            ready = dict(poll.poll(5000 if self._kept or self._mark else None))
+            if ends & ready.keys() or (self._mark and time.monotonic() - idle_since > _LASTS):
                 break
             if self._listener.fileno() in ready:
-                self._one_job(first, mask)
+                if (channel := self._asked()) is not None:
+                    self._one_job(channel, first, mask)
+                    idle_since = time.monotonic()
             elif not ready and oom.part_left(_PROC, _GROUPS) < _FREE:
                 self._end_templates(lambda _: True)
                 kernel.kill_below((), kernel.STUCK_WAIT)  # which also reaps them
@@ -140,13 +231,36 @@ class _Serving:
         kernel.kill_below((), kernel.STUCK_WAIT)
         os._exit(0)
 
-    def _one_job(self, first: guardian.Guardian, mask: Collection[int]) -> None:
+    def _asked(self) -> _socket.socket | None:
+        """Answer a request; return the channel of a job that wants its ranks to be forked, if it can have it."""
         channel = _socket.socket(fileno=self._listener._accept()[0])  # type: ignore[attr-defined]
         channel.settimeout(_PATIENCE)
+        try:
+            uid = peer_of(channel)[1]
+            asked = channel.recv(4096) if uid in (0, os.geteuid()) else b""
+            if asked == _FORK and uid == os.geteuid() and self._state == "waiting":
+                return channel
+            if asked and asked != _FORK:
+                channel.send(jsontext.dumps(self._answer(jsontext.loads(asked))).encode())
+        except (OSError, ValueError):
+            pass
+        channel.close()
+        return None
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, object]:
+        """The answer to a request as jobs get them (`bireme.runner.job_requests`)."""
+        if request.get("do") in ("stop", "kill"):
+            self._is_told_to_end = True
+            return {"said": "stopping"}
+        if request.get("do") != "look":
+            return {"error": "it only keeps templates for later jobs"}
+        facts = {"id": os.getpid(), "started": round(self._begun), "seconds": round(time.time() - self._begun, 1)}
+        words = {"name": "", "command": f"--preload {','.join(self._modules)}", "last": "", "log": ""}
+        return {"said": "", **facts, **words, "nodes": [os.uname().nodename], "ranks": 0, "state": self._state}
+
+    def _one_job(self, channel: _socket.socket, first: guardian.Guardian, mask: Collection[int]) -> None:
         fds: list[int] = []
         try:
-            if peer_of(channel)[1] != os.geteuid():
-                raise PermissionError
             channel.send(b"keeper")
             _, ancillary, _, _ = channel.recvmsg(16, _socket.CMSG_SPACE(4 * _MOST), _socket.MSG_CMSG_CLOEXEC)
             passed = b"".join(bytes(item[2]) for item in ancillary)
@@ -162,13 +276,15 @@ class _Serving:
         except (OSError, ValueError):
             for fd in fds:
                 os.close(fd)
-            return  # the job has ended, or it is not of this user
+            return  # the job has ended
         finally:
             channel.close()
         # What a job leaves that is killed, the next one on this machine removes.
         shared = Shared(commands=commands, events=events, keep=(), at_loss=lambda: None, farewell=0.0, job_name="")
         serving = guardian.Guardian(workers, shared, first.was, mask, -1, 0)
         serving.wake_read, serving.kept = first.wake_read, self._kept
+        serving.besides = self._listener.fileno(), self._asked
+        self._modules, self._state = workers[0].preload, "running"
         with_signals = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.CATCHABLE)
         serving.fork_all(None)
         signal.pthread_sigmask(signal.SIG_SETMASK, with_signals)
@@ -180,6 +296,7 @@ class _Serving:
         serving.let_go()  # the job may have died
         self._end_templates(lambda template: template.is_asked or template.fd < 0)
         kernel.kill_below(serving.spare(), kernel.STUCK_WAIT)
+        self._state = "waiting"
         for fd in fds[: len(fds) - len(streams)]:
             os.close(fd)
 
