@@ -337,6 +337,13 @@ def test_what_cannot_be_forked_starts_cold_and_says_why(stage, script, tmp_path,
     assert "start without a template: " in said and reason in said
 
 
+def test_a_profiler_sees_all_imports(stage, script, tmp_path):
+    stage.modules = "ctypes"
+    words = ("--num_gpus", "1", "--output", "raw", "-m", "cProfile", "-o", tmp_path / "profile")
+    done = stage.run("run", *words, script("import sys; print('ctypes' in sys.modules)"), code=0)
+    assert done.stdout == "False\n" and "without a template: cProfile is to see" in done.stderr
+
+
 def test_auto_finds_the_large_modules_of_the_script(stage, script):
     stage.modules = "auto"
     text = "import sys; print('numpy' in sys.modules)\nif True:\n    import numpy.linalg as la\ndef f(): import torch\n"

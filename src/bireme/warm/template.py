@@ -34,6 +34,8 @@ HEAVY = frozenset(
 LATER = {"torch": "torch._dynamo"}
 """What modules import only when they are used: nearly every training, as torch's optimizers import theirs. It takes as
 long as torch itself."""
+MEASURES = ("cProfile", "coverage", "profile", "trace")
+"""Programs that have to see what another one imports. (And coverage fails where it finds torch imported.)"""
 _SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP, _SET_PTRACER = 15, 1, 35, 14, 0x59616D61
 _SELF_TEST = 60.0
 _SYNTAX_ONLY = 0x400
@@ -51,6 +53,8 @@ def hold() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_SET_NAME, b"bireme-warm", 0, 0, 0)
         begun = dict(os.environ)
+        if os.path.basename(setup["program"][-1]) in MEASURES:
+            raise UnsafeError(f"{os.path.basename(setup['program'][-1])} is to see what the script imports")
         _import_all(setup)
         changes = {name: value for name, value in os.environ.items() if begun.get(name) != value}
         template = Template(channel, libc, name, inherited, changes, [name for name in begun if name not in os.environ])
