@@ -441,6 +441,27 @@ except bireme.StoppedError as error:
     assert list(tmp_path.glob("saved?"))
 
 
+@pytest.mark.parametrize(("end", "asked"), [("None", True), ("os._exit(0)", False)], ids=["stays", "dies"])
+def test_what_a_call_leaves_behind(stage: Stage, tmp_path: Path, end: str, asked: bool) -> None:
+    """It is ended with its rank: killed if that has died, else asked first, as by every job."""
+    left = """import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: open("asked", "w").close() or os._exit(0))
+open("ready", "w").close()
+time.sleep(1000)"""
+    text = f"""{BEGIN}
+import subprocess
+def task():
+    subprocess.Popen([sys.executable, "-c", {left!r}])
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
+    {end}
+with pool(ranks=1) as ranks:
+    ranks.submit(task).exception()
+"""
+    stage.run_argv([sys.executable, "-c", text], code=0, cwd=tmp_path)
+    assert (tmp_path / "asked").exists() == asked
+
+
 def test_each_group_has_a_port_of_its_own() -> None:
     """What a group before has left open is not in the way."""
     lines = program(

@@ -233,7 +233,8 @@ class _Keeper:
             answers = self._start(self._pass_on)
             os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
             try:
-                os.killpg(self._pid, signal.SIGKILL)
+                if not self._ends:  # else the launcher asks first what it has left
+                    os.killpg(self._pid, signal.SIGKILL)
             except OSError:
                 pass  # it has left nothing
             self._socket.shutdown(socket.SHUT_RDWR)  # what it has left elsewhere may have it open
