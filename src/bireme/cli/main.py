@@ -25,7 +25,7 @@ usage: bireme COMMAND …
   bireme check [options] [script.py]       check that the nodes can run a job
   bireme ps                                list the jobs that run
   bireme logs | attach | stop JOB          show the output of one, or stop it
-  bireme stacks | top JOB                  show what its ranks are doing, what they use
+  bireme stacks | top JOB                  show what its ranks do and use
   bireme report JOB|FILE                   make a page of its --events
   bireme drain NODE JOB                    take a node out of an elastic job
   bireme shim -- COMMAND                   run it with Bireme as its torchrun
