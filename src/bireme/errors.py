@@ -1,4 +1,4 @@
-"""The exceptions of Bireme, its exit codes, and what the texts of many messages need.
+"""The exceptions of Bireme, its exit codes, and helpers for the texts of messages.
 
 ::
 

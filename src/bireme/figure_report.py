@@ -1,6 +1,6 @@
-"""The function :func:`bireme.report`, by which a training script tells the tuner its figures.
+"""The function :func:`bireme.report`, with which a training script reports its figures to the tuner.
 
-Imported by users' scripts: it imports next to nothing.
+Users' scripts import it, so it imports almost nothing itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The functions by which a rank asks for its place in the job, whatever has launched it.
+"""The functions by which a rank asks for its place in the job, whatever launched it.
 
-It imports next to nothing: ranks of functions get it as source where Bireme is not installed.
+It imports almost nothing: ranks of functions get it as source where Bireme is not installed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Reads files of others: neither a pipe in their place nor their size holds us up; what is missing may be empty."""
+"""Reads files that others wrote: never blocks on a pipe, refuses large ones, and may take a missing file as empty."""
 
 from __future__ import annotations
 

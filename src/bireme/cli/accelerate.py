@@ -1,4 +1,4 @@
-"""What options of accelerate and torchrun set: variables, also from accelerate's file, and which ranks are shown."""
+"""Applies options of accelerate and torchrun: variables, also from accelerate's file, and which ranks are shown."""
 
 from __future__ import annotations
 

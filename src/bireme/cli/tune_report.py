@@ -1,4 +1,4 @@
-"""The commands ``bireme tune status`` and ``bireme tune report``: what a study's folder says."""
+"""The commands ``bireme tune status`` and ``bireme tune report``: show the study of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections to the nodes of a job: opens a channel to each agent, sends it its code and the job, and hears it."""
+"""The connections to the nodes of a job: opens a channel to each agent, sends code and job, receives messages."""
 
 from __future__ import annotations
 

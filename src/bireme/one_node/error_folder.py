@@ -1,7 +1,7 @@
 """The folder of a job's error files on one node: private, and locked by the process that reads them.
 
-Whoever is left of that process, watcher and guardian removes it. If all are killed at once it stays, without its lock,
-until the next job that ends on this machine removes it.
+The last survivor of that process, watcher and guardian removes it. If all are killed at once it stays, without its
+lock, until the next job that ends on this machine removes it.
 """
 
 from __future__ import annotations

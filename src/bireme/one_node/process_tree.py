@@ -1,4 +1,4 @@
-"""The processes below this one that belong to one job: kills what a guardian leaves, and hunts what has escaped."""
+"""The processes below this one that belong to one job: kills what a guardian leaves, and what escaped from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guardian whose templates outlive a job: the jobs that follow each other on one place fork their ranks from them.
+"""A guardian whose templates outlive a job: consecutive jobs on the same slots fork their ranks from them.
 
 A `Keeper` is started by the process that all of these jobs belong to. A job finds it by a socket in the abstract
 namespace, whose name it is told. It hands over what it would have given to a guardian of its own, with the ends of the

@@ -1,6 +1,6 @@
-"""Finds options of ours that stand after the script, which gets them instead: the commonest mistake of new users.
+"""Finds options of Bireme after the script, which gets them instead: the most common mistake of new users.
 
-A script may well have an option of the same name. Nothing is said where it names it, or where another file may do so.
+A script may have an option of the same name. So nothing is said if its code, or possibly another file, names it.
 """
 
 from __future__ import annotations

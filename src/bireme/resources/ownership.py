@@ -1,7 +1,7 @@
 """Finds out who owns a file, folder or socket and who else can change it, before anything there is believed.
 
 A folder of mode 0700 is not enough: who may write to one of its parents can rename it away, and put another there.
-Also has the folder of what Bireme can make again, the cache.
+Also has the folder of the cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stacks of ranks: what each was doing, equal ones told once, the odd ones first. Pure."""
+"""The stacks of ranks as text: ranks with the same stack share a line, the smallest group first. Pure."""
 
 from __future__ import annotations
 

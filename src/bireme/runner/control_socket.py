@@ -5,7 +5,7 @@ Only the job's owner and root may send requests. Any user can take any name, so 
 `bireme.runner.job_client` finds it.
 
 A request is a JSON object in one packet. The answer is an object too, in as many packets as it takes; then the
-connection ends. Who attaches to a job gets its output instead.
+connection ends. A client that attaches to a job gets its output instead.
 """
 
 from __future__ import annotations

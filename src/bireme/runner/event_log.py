@@ -1,4 +1,4 @@
-"""``--events``: writes what happens to a job as lines of JSON, each when it happens."""
+"""``--events``: writes the events of a job as lines of JSON, as they happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent and its runner say about a tree of files (``--ship``) or files that come home (``--fetch``).
+"""The messages of an agent and its runner about a tree of files (``--ship``) or files to fetch (``--fetch``).
 
 A tree is sent after an `Ask` with a `TreeOffer`, and before the agent's `Hello`::
 

@@ -1,4 +1,4 @@
-"""Exports of a study: JSON, its trials as CSV, and runs of MLflow. What MLflow has already stays as it is."""
+"""Exports of a study: JSON, its trials as CSV, and runs of MLflow. Runs that MLflow already has stay as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of a loop of one's own that is kept in a folder, where another program goes on with it."""
+"""A study for the user's own loop that is kept in a folder, where another program can continue it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,10 @@ class Study(study.Study):
         start = self._starts[name]
         trial = records.trial_of({**start, "end": name})
         if trial.paired and self._rounds is not None:
-            raise BadInputError(f"trial {name!r} is of a round that is over", hint="tell such a trial before asking")
+            raise BadInputError(
+                f"trial {name!r} belongs to a round that is over",
+                hint="tell such a trial before you ask for the next one",
+            )
         self._pending[name] = trial
         self._asked[name] = self._clock() - max(0.0, time.time() - float(start.get("time", time.time())))
 
