@@ -96,9 +96,9 @@ def test_results_come_home(nodes: Nodes) -> None:
     assert tree(nodes.home / "kept") == {"out/deep/same": "the same on all", **names}
     assert said[0].startswith("fetched 6 files, ") and "from node1, node2 to ./out, ./kept" in said[0], said
     assert [line.partition(":")[0] for line in said[1:]] == [
-        "files that differ between nodes, or from a newer one here, have the node in the path",
-        "left there",
-        "left there",
+        "files that differ between nodes, or from a newer file here, have the node's name in their path",
+        "left on the nodes",
+        "left on the nodes",
     ], said
     assert "out/far.txt on node1" in said[2] and "out/pipe.txt on node1" in said[3]
     assert not nodes.drafts()
@@ -114,7 +114,7 @@ def test_what_was_here_before(nodes: Nodes) -> None:
     nodes.run("--fetch", "out", "fail.py", "one", code=3, hosts="node1:1")
     file = nodes.home / "out/a"
     assert file.read_text() == "one"
-    assert nodes.run(*words, "two", hosts="node1:1")[0].endswith("to ./out; 1 replaced older ones")
+    assert nodes.run(*words, "two", hosts="node1:1")[0].endswith("to ./out; 1 replaced older files")
     assert file.read_text() == "two"
     file.write_text("mine")
     os.utime(file, (4e9, 4e9))
@@ -233,4 +233,4 @@ def test_an_elastic_job(nodes: Nodes) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"fetched 1 file, 1 bytes from node1 to ./out" in err
-    assert b"nodes that had left the job may have files that were not fetched: node2\n" in err
+    assert b"nodes that left the job may have files that were not fetched: node2\n" in err

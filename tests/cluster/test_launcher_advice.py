@@ -27,7 +27,7 @@ def test_a_shell_that_runs_no_commands():
         ("echo home is missing >&2; exec /usr/sbin/nologin", "name another user, as USER@NODE"),
         (
             "exit 1",
-            "node2  ssh ended with exit code 1\nbireme:          the login shell there has printed nothing: try ssh",
+            "node2  ssh ended with exit code 1\nbireme:          the login shell there printed nothing: try ssh",
         ),
     ],
     ids=["nologin", "silent"],

@@ -42,7 +42,10 @@ def checked(jobs: Jobs, *options: str, hosts: str) -> subprocess.CompletedProces
 def test_another_on_each_node(jobs: Jobs, backend: str) -> None:
     option = pythons(jobs.shared, node1="3.12", node2="3.12", node3="3.13")
     look = jobs.look(option, hosts="node[1-3]:1")
-    assert "Python has not the same version on all nodes: 3.12 on node1, node2; 3.13 on node3" in look.done.stderr
+    assert (
+        "the version of the ranks' Python differs between nodes: 3.12 on node1, node2; 3.13 on node3"
+        in look.done.stderr
+    )
     assert "Python has not" not in jobs.look(option, hosts="node[1-2]:1").done.stderr
     if backend == "ssh":
         lines = checked(jobs, option, hosts="node[1-3]:1").stdout.splitlines()
@@ -57,7 +60,7 @@ def test_missing_on_a_node(jobs: Jobs) -> None:
     found = refused(jobs, option, hosts="node[1-2]:1")
     assert list(found) == ["node2"]
     assert f"--python: not found: {jobs.shared}/node2/python" in found["node2"][0]
-    assert found["node2"][-1] == "elsewhere it is there: 3.12 on node1"
+    assert found["node2"][-1] == "other nodes have it: 3.12 on node1"
 
 
 @pytest.mark.slow

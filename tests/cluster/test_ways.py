@@ -64,7 +64,7 @@ def test_what_is_wrong_with_pods(request: pytest.FixtureRequest) -> None:
 
 
 ADVICE = {
-    "kubectl exec {host} -- {argv}": "it has printed nothing: does it pass stdin and stdout on?",
+    "kubectl exec {host} -- {argv}": "it printed nothing: does it pass on stdin and stdout?",
     "kubectl exec -i {host} -- {command}": "write {argv} instead of {command}",
     "ssh {host} {argv}": "write {command} instead of {argv}",
 }

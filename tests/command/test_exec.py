@@ -51,7 +51,7 @@ BAD = {
     "docker exec -i": "{host} does not occur",
     "docker {argv}": "{host} does not occur",
     "{host} -i": "the first word is the program",
-    "./reach-{host} {argv}": "the first word is the program, and nothing is replaced in it: ./reach-{host}",
+    "./reach-{host} {argv}": "the first word is the program, so it cannot have placeholders: ./reach-{host}",
     "{command} {host}": "the first word is the program",
     "{argv} {host}": "the first word is the program",
     "docker exec {hots} {host}": "unknown placeholder: {hots}",
@@ -111,7 +111,7 @@ def test_pods_in_the_order_of_their_numbers(environ: dict[str, str]) -> None:
 
 EXIT_CODES = {
     ("--hosts", "kubectl:"): (2, "no labels"),
-    ("--hosts", "kubectl:app=nothing"): (2, "nothing that runs has the labels app=nothing"),
+    ("--hosts", "kubectl:app=nothing"): (2, "nothing with the labels app=nothing is running"),
     ("--hosts", "kubectl:app=train:x"): (2, "'x' is not a number"),
     ("--hosts", "kubectl:app=train", "--launcher", "ssh"): (2, "is for --launcher kubectl"),
     ("--hosts", "kubectl:app=train,=x"): (69, "unable to parse requirement"),

@@ -82,7 +82,7 @@ def test_what_is_no_python_tells_its_state(stage: Stage, tmp_path: Path) -> None
     report = tmp_path / "report.json"
     words = ("--time_limit", "1", "--report", report, "--no_python", "sleep", "1000")
     stage.run(*WORDS, *words, code=124)
-    assert json.loads(report.read_text())["stacks"].startswith("ranks 0-2  it runs no Python  asleep")
+    assert json.loads(report.read_text())["stacks"].startswith("ranks 0-2  it is not a Python process  asleep")
 
 
 def test_a_rank_below_another_program(stage: Stage, script) -> None:
@@ -126,7 +126,7 @@ def test_a_hang_is_reported_once_and_the_job_goes_on(stage: Stage, script) -> No
     said = done.stderr.partition("and no rank moves\n")[2].splitlines()
     assert said[0].startswith("bireme:   rank 1     program.py:10 read_batch ← program.py:6 step ← program.py:13")
     assert said[1].startswith("bireme:   ranks 0,2  program.py:7 step ← program.py:13")
-    assert "the job goes on, after " in done.stderr
+    assert "the job writes again, after " in done.stderr
     assert done.stdout.count("ends") == 3
 
 
@@ -217,4 +217,5 @@ def test_of_another_program_the_kernel_is_asked(stage: Stage, tmp_path) -> None:
     program.write_text(f"#!/bin/bash\nexec 7<{program}\nexec sleep 1000\n")
     program.chmod(0o755)
     done = stage.run("run", "--num_gpus", "2", "--time_limit", "2", "--no_python", str(program), code=124)
-    assert re.search(r"ranks 0-1  it runs no Python  asleep in .*; open: waits.sh, 0\.\d", done.stderr), done.stderr
+    why = r"ranks 0-1  it is not a Python process  asleep in .*; open: waits.sh, 0\.\d"
+    assert re.search(why, done.stderr), done.stderr

@@ -38,13 +38,13 @@ SAYS = {
     "-- --num_gpus 2 train.py": "leave out --, which ends the options",
     "CUDA_VISIBLE_DEVICES=0 train.py": "put variables first: NAME=VALUE bireme run",
     "help": "type bireme run --help",
-    "ds.json": "ds.json is a file of data, not a script\n  put the script before it: bireme run train.py … ds.json",
+    "ds.json": "ds.json is a data file, not a script\n  put the script before it: bireme run train.py … ds.json",
     "c.yaml train.py": "put the script before it: bireme run train.py … c.yaml",
-    "d.csv": "d.csv is a file of data",
-    "notes.txt": "notes.txt is a file of data",
+    "d.csv": "d.csv is a data file",
+    "notes.txt": "notes.txt is a data file",
     "train.jl": "train.jl is not a Python script: line 1",
     "-t 10 train.py": "for a time limit: --time_limit 10",
-    "--watch train.py": "output is shown as it comes; of a study: bireme tune status",
+    "--watch train.py": "output is shown as it comes; for a study: bireme tune status",
     "--cwd below train.py": "--cwd: train.py is here, not in below\n  type its path from there, or /",
     "--wrap nosuch train.py": "--wrap: no such program: nosuch",
 }
@@ -147,8 +147,8 @@ def test_the_values_of_misplaced_options(tmp_path):
 def test_the_note_about_misplaced_options(stage, script, tmp_path):
     path = script("print(1)")
     note = (
-        f"bireme: {path} gets --num-gpus 2, which its code does not name\n"
-        f"  options of bireme run stand before the script: --num-gpus 2 {path}\n"
+        f"bireme: {path} gets --num-gpus 2, which does not occur in its code\n"
+        f"  put options of bireme run before the script: --num-gpus 2 {path}\n"
     )
     done = stage.run("run", path, "x", "--num-gpus", "2")
     assert (done.returncode, done.stdout) == (0, "1\n") and done.stderr.startswith(note)
@@ -158,11 +158,11 @@ def test_the_note_about_misplaced_options(stage, script, tmp_path):
         [path, "--", "--num_gpus", "2"],
         ["--no_python", "echo", "--num_gpus", "2"],
     ):
-        assert "which its code" not in stage.run("run", *words).stderr
+        assert "does not occur in its code" not in stage.run("run", *words).stderr
     assert stage.run("run", "-q", path, "--num_gpus", "2").stderr == ""
 
 
 def test_the_note_about_a_module(stage, script, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     done = stage.run("run", "-m", "train", "--num_gpus", "2", cwd=tmp_path)
-    assert "stand before the script: --num_gpus 2 -m train\n" in done.stderr
+    assert "before the script: --num_gpus 2 -m train\n" in done.stderr

@@ -346,5 +346,5 @@ def test_a_port_that_is_taken_is_no_fault_of_the_other_node(rogue) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         done = rogue("none", "after", [], "--no_ssh_check", "--master_port", str(port))
-    assert done.returncode == 69 and "good holds no port at which the ranks could meet" in done.stderr
+    assert done.returncode == 69 and "good has no free port at which the ranks could meet" in done.stderr
     assert "bad" not in done.stderr

@@ -164,7 +164,7 @@ def test_installed_in_a_folder(stage: Stage, place: Path) -> None:
         ((), 2, "expected a command"),
         (("--", "nosuch"), 127, "no such program: nosuch"),
         (("--nosuch",), 2, "unknown option: --nosuch"),
-        (("--install", "x", "y"), 2, "--install writes the commands, and runs none"),
+        (("--install", "x", "y"), 2, "--install only writes the commands"),
         (("--install", "/dev/null/x"), 2, "cannot write to /dev/null/x"),
     ],
 )

@@ -86,7 +86,7 @@ def connect(
                 if _prove(connection, handshake):
                     connection.settimeout(None)
                     return connection.detach(), handshake.transport, handshake.early
-                why[address] = "what answers is not the runner of this job"
+                why[address] = "the program that answers is not the runner of this job"
                 left.remove(address)
             except OSError as error:
                 why[address] = error.strerror or str(error)
@@ -106,7 +106,7 @@ def _prove(connection: socket.socket, handshake: Agent) -> bool:
     connection.sendall(handshake.first())
     while not handshake.welcome:
         if time.monotonic() > deadline:
-            raise TimeoutError("it takes too long")
+            raise TimeoutError("it did not answer in time")
         data = connection.recv(65536)
         if not data:
             raise ConnectionResetError("it closed the connection")

@@ -218,7 +218,7 @@ class RemoteAgent:
 
     def _of_tree(self) -> TreeTaker:
         if self._tree is None:
-            raise ProtocolError("it spoke of a tree that it has not offered")
+            raise ProtocolError("it named a tree that it had not offered")
         return self._tree
 
     def _on_tree(self, ask: messages.Ask, problem: str) -> None:

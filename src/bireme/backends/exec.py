@@ -33,7 +33,7 @@ class Exec(SessionBackend):
             "no shell reads the command there: write {argv} instead of {command}",
         ),
         (r"syntax ?error", "if a shell reads the command there, write {command} instead of {argv}"),
-        (r"^$", "it has printed nothing: does it pass stdin and stdout on? (docker exec needs -i)"),
+        (r"^$", "it printed nothing: does it pass on stdin and stdout? (docker exec needs -i)"),
     )
 
     def command(self, plan: LaunchPlan, host: HostLaunch) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def template(extra: tuple[str, ...]) -> tuple[str, ...]:
                 hint = "write {command}, which is one word for a shell, or {argv} as a word of its own"
                 raise BadInputError(f"{{argv}} is several words, and {word!r} is one", hint=hint, where=_WHERE)
     if any(name in extra[0] for name in _PLACEHOLDERS):
-        what = f"the first word is the program, and nothing is replaced in it: {extra[0]}"
+        what = f"the first word is the program, so it cannot have placeholders: {extra[0]}"
         hint = f"start it by env: --launcher_args 'env {extra[0]} …'" if extra[0][0] != "{" else _HINT
         raise BadInputError(what, hint=hint, where=_WHERE)
     if not any("{host}" in word for word in extra):

@@ -70,7 +70,7 @@ def _logs(parsed: Parsed) -> int:
     if not path:
         running = any(job in (str(each["id"]), each["name"]) for each in _all())
         hint = "only jobs of bireme run --detach have one"
-        hint = f"its output goes to its terminal: bireme attach {job} shows what comes" if running else hint
+        hint = f"its output goes to its terminal: bireme attach {job} shows it from now on" if running else hint
         raise BadInputError(f"no log of a job {job}", hint=hint)
     rank = parsed.options["rank"]
     with open(path, "rb") as file:
@@ -132,7 +132,7 @@ def _stop(parsed: Parsed) -> int:
         while any(each == pid for each in job_client.jobs()):
             time.sleep(_FOLLOW)
     except KeyboardInterrupt:
-        complain("it is being stopped; this command only waits for it")
+        complain("the job is still being stopped; only this command ended")
     return OK
 
 
@@ -155,7 +155,8 @@ def _one_job(parsed: Parsed, word: str) -> int:
     """The id of the job that is named, or of the only one."""
     words = parsed.command or tuple(str(job["id"]) for job in _all())
     if not parsed.command and len(words) != 1:
-        raise BadInputError(f"{len(words)} jobs run: which?" if words else "no job of yours runs on this machine")
+        many = f"{len(words)} jobs are running: name one"
+        raise BadInputError(many if words else "no job of yours runs on this machine")
     return _pid_of(_take_words(parsed.replace(command=words), word, 1)[0])
 
 

@@ -23,12 +23,12 @@ usage: bireme COMMAND …
   bireme run --help                        show its main options, with examples
   bireme tune [options] script.py [args]   find its fastest configuration
   bireme check [options] [script.py]       check that the nodes can run a job
-  bireme ps                                list the jobs that run
-  bireme logs | attach | stop JOB          show the output of one, or stop it
+  bireme ps                                list running jobs
+  bireme logs | attach | stop JOB          show the output of a job, or stop it
   bireme stacks | top JOB                  show what its ranks do and use
   bireme report JOB|FILE                   make a page of its --events
   bireme drain NODE JOB                    take a node out of an elastic job
-  bireme shim -- COMMAND                   run it with Bireme as its torchrun
+  bireme shim -- COMMAND                   run it on Bireme instead of torchrun
   bireme help [COMMAND]                    show the options of a command
   bireme completion SHELL                  complete options in bash, zsh or fish
   bireme --version

@@ -94,8 +94,8 @@ def _say_misplaced(spec: JobSpec) -> None:
     if words:
         module = ["-m"] if spec.program.kind == "module" else []
         complain(
-            f"{target} gets {shortened(words)}, which its code does not name\n"
-            f"  options of bireme run stand before the script: {shortened([*words, *module, target])}"
+            f"{target} gets {shortened(words)}, which does not occur in its code\n"
+            f"  put options of bireme run before the script: {shortened([*words, *module, target])}"
         )
 
 

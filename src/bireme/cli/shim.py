@@ -116,7 +116,7 @@ def main(argv: list[str]) -> int:
     place = parsed.options["install"]
     if place:
         if parsed.command:
-            raise BadInputError("--install writes the commands, and runs none", hint="bireme shim --install DIR")
+            raise BadInputError("--install only writes the commands", hint="bireme shim --install DIR")
         _write(place, _texts())
         show(f"put it first in PATH: export PATH={shlex.quote(os.path.abspath(place))}:$PATH\n")
         return OK

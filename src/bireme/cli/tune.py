@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     conflicts.refuse(conflicts.of_options(parsed.options), _TYPED)
     for name, key in _IN_THE_SECTION.items():
         if parsed.options[name]:
-            what = "tunes a DeepSpeed configuration, which says that itself"
+            what = "the DeepSpeed configuration sets this itself"
             raise BadInputError(what, hint=f"set autotuning.{key} there", where=f"--{name}")
     return carry_out(parsed)
 
@@ -203,7 +203,7 @@ def _init() -> int:
     from bireme.tune.define.study_file import EXAMPLE, write_example
 
     write_example()
-    show(f"{EXAMPLE} is written; edit it, and type: bireme tune {EXAMPLE}\n")
+    show(f"wrote {EXAMPLE}; edit it, then type: bireme tune {EXAMPLE}\n")
     return OK
 
 
@@ -257,7 +257,7 @@ def _reply(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
     if "propose" in request:
         point = request["propose"]
         if not isinstance(point, dict):
-            raise BadInputError("propose: an object with a value for each parameter is expected")
+            raise BadInputError("propose must be an object with a value for each parameter")
         trial = study.propose(point)
         return {"trial": trial.as_dict()}
     if "tell" in request:
@@ -276,7 +276,7 @@ def _tell(study: Study, request: Mapping[str, Any]) -> dict[str, object]:
     result = study.result_of(name, str(request.get("failed", "")), figures)
     numbers = (*(figures.values() if isinstance(figures, dict) else ("",)), request.get("seconds", result.seconds))
     if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers):
-        raise BadInputError(f"trial {name!r}: figures and seconds are numbers")
+        raise BadInputError(f"trial {name!r}: figures and seconds must be numbers")
     study.tell(name, result.replace(seconds=float(numbers[-1])))
     return {"told": name}
 
@@ -286,5 +286,5 @@ def _reason_to_prune(study: Study, request: Mapping[str, Any]) -> str:
     if name not in {each.name for each in study.pending}:
         raise BadInputError(f"no trial {name!r} is pending")
     if not isinstance(series, list) or not all(isinstance(each, (int, float)) for each in series):
-        raise BadInputError(f"trial {name!r}: series is a list of numbers")
+        raise BadInputError(f"trial {name!r}: series must be a list of numbers")
     return study.reason_to_prune(name, series=series)

@@ -89,7 +89,9 @@ def _ships(options: Mapping[str, Any]) -> bool:
     """Whether trials run in a copy of the working tree."""
     if options["ship"] not in (None, GIT):
         raise BadInputError(
-            "a study sends what git knows", hint="leave out the folder", where=f"--ship={options['ship']}"
+            "a study can send only what git does not ignore",
+            hint="leave out the folder",
+            where=f"--ship={options['ship']}",
         )
     return options["ship"] is not None
 
@@ -138,10 +140,10 @@ def of_file(parsed: Parsed, argv: list[str]) -> tuple[Parsed, StudyFile]:
 
     path, *more = parsed.command
     if more:
-        raise BadInputError(f"nothing may follow a study file: {more[0]}", hint=f"put options before {path}")
+        raise BadInputError(f"unexpected word after the study file: {more[0]}", hint=f"put options before {path}")
     for name in DECLARES:
         if parsed.options[name]:
-            raise BadInputError(f"--{name} and a study file exclude each other", hint=f"write it into {path}")
+            raise BadInputError(f"--{name} cannot be used with a study file", hint=f"write it into {path}")
     study = read_study(path)
     study = study.without(
         goals=bool(parsed.options["maximize"] or parsed.options["minimize"]), limits=parsed.options["limit"]

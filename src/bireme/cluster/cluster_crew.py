@@ -241,7 +241,7 @@ class ClusterCrew(Crew):
         elif not self._all_fit:
             self._all_fit = True
             if len(versions := python_versions(self.members)) > 1:
-                note = f"the ranks' Python has not the same version on all nodes: {'; '.join(versions)}"
+                note = f"the version of the ranks' Python differs between nodes: {'; '.join(versions)}"
                 self._session.console.say("warning", note)
             if not self.nodes.loss.ended:
                 self._address.find()
@@ -256,7 +256,7 @@ class ClusterCrew(Crew):
         plan, nodes = node_plans(self._job, self.members, master_addr)
         lost = [f"{member.name} ({member.hello.own_name})" for member in self.members if member.hello.own_name]
         if lost and len(nodes) > 1:
-            note = f"own names that are loopback addresses: {', '.join(lost[:3])}{', …' * (len(lost) > 3)}"
+            note = f"nodes whose own name is a loopback address: {', '.join(lost[:3])}{', …' * (len(lost) > 3)}"
             self._session.console.say("debug", f"{note}; Gloo and TensorPipe are told the interface to use there")
         columns = self._session.planned(plan).columns_beside_labels()
         if self._job.log_dir is not None:
@@ -353,7 +353,7 @@ class ClusterCrew(Crew):
         names = {member.name for member in there}
         missing = {member.name: "it was lost" for member in self.members if member.name not in names}
         if earlier := [name for name in self._policy.took_part() if name not in names and name not in missing]:
-            note = f"nodes that had left the job may have files that were not fetched: {listed(earlier)}"
+            note = f"nodes that left the job may have files that were not fetched: {listed(earlier)}"
             self._session.console.say("warning", note)
 
         def ended(problem: str) -> None:

@@ -211,7 +211,7 @@ def _backend(spec: JobSpec, launcher: str) -> Backend:
     backend = choice.load(launcher)
     if not backend.TEMPLATE and any("{host}" in word for word in spec.launcher_args):
         hint = "add --launcher exec, for a command that reaches a host"
-        raise BadInputError(f"{launcher} has no use for {{host}}", hint=hint, where="--launcher_args")
+        raise BadInputError(f"{launcher} does not replace {{host}}", hint=hint, where="--launcher_args")
     return backend
 
 

@@ -36,7 +36,7 @@ _CAUSE = (
     "|command not found|no such file"
 )
 """Lines that say why a node was not reached: launchers such as ORTE print a long text about it afterwards."""
-_GONE = "its agent ended before it had answered"
+_GONE = "its agent ended before it answered"
 _SHOWN = 150
 """Characters shown of each end of a long line."""
 _ADVICE = {
@@ -192,9 +192,9 @@ class NodeAnswers:
             return [*map(_shortened, (*causes[:4], *others[-8:])), *advice(lines, backend)]
         silent = [f"{backend.NAME} ended with exit code {code}", *advice((), backend)]
         if backend.NAME == "ssh" and code == 255:  # ssh would have said why it failed
-            silent.append("it has printed nothing: maybe the agent there was killed")
+            silent.append("it printed nothing: maybe the agent there was killed")
         elif backend.NAME == "ssh" and code:
-            silent.append(f"the login shell there has printed nothing: try ssh {member.name} true")
+            silent.append(f"the login shell there printed nothing: try ssh {member.name} true")
         return silent
 
     def on_launcher_line(self, index: int, line: str) -> None:
@@ -237,7 +237,7 @@ def complaint(bad: Sequence[AgentHandle], total: int, agents: Sequence[AgentHand
     for member in bad:
         said = member.problems or [member.hint]
         if member.has_answered and member.hello.lacks_python and (found := python_versions(agents)):
-            said = [*said, f"elsewhere it is there: {'; '.join(found)}"]
+            said = [*said, f"other nodes have it: {'; '.join(found)}"]
         for place, problem in enumerate(line for text in said for line in text.splitlines()):
             lines.append(f"  {member.name if not place else '':{width}}  {problem.strip()}")
     return "\n".join(lines)

@@ -173,9 +173,9 @@ def _by_labels(spec: JobSpec, environ: Mapping[str, str]) -> tuple[HostEntry, ..
     try:
         names = backend.found(_answer(question, environ))
     except ValueError as error:
-        raise UnfitError(f"{launcher} has not printed a list of hosts: {error}", where=_HOSTS) from None
+        raise UnfitError(f"{launcher} did not print a list of hosts: {error}", where=_HOSTS) from None
     if not names:
-        raise BadInputError(f"nothing that runs has the labels {labels}", hint=backend.NO_LABELS, where=_HOSTS)
+        raise BadInputError(f"nothing with the labels {labels} is running", hint=backend.NO_LABELS, where=_HOSTS)
     return tuple(hostfile.HostEntry(name=name, slots=slots) for name in names)
 
 
@@ -197,12 +197,12 @@ def _answer(question: tuple[str, ...], environ: Mapping[str, str]) -> bytes:
             preexec_fn=lambda: die_with_parent(this),
         )
     except subprocess.TimeoutExpired:
-        raise UnfitError(f"{name} has not answered within {_LABELS_WAIT} s", where=_HOSTS) from None
+        raise UnfitError(f"{name} did not answer within {_LABELS_WAIT} s", where=_HOSTS) from None
     except OSError as error:
         raise UnfitError(f"{name} cannot be started: {error.strerror}", where=_HOSTS) from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         said = [line for line in said if line.lower().startswith("error")] or said
         why = said[-1] if said else f"exit code {done.returncode}"
-        raise UnfitError(f"{name} does not list the hosts: {why}", where=_HOSTS)
+        raise UnfitError(f"{name} cannot list the hosts: {why}", where=_HOSTS)
     return done.stdout

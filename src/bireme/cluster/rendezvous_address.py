@@ -43,7 +43,7 @@ class RendezvousAddress:
             self._on_address("127.0.0.1")
             return
         if not first.hello.port:  # taken, and passed over by --no_ssh_check: there is nothing to try
-            note = f"{first.name} holds no port at which the ranks could meet"
+            note = f"{first.name} has no free port at which the ranks could meet"
             self._session.trouble("unfit", note, self._session.loop.now(), (first.name,))
             return
         self._tried = (named,) if named else first.hello.addresses
@@ -69,9 +69,9 @@ class RendezvousAddress:
             note = f"{', '.join(cut)} cannot reach {first.name} at --master_addr {named}\n{_LEAVE_OUT}"
             self._session.trouble("unfit", note, self._session.loop.now(), cut)
             return
-        reason = f"{', '.join(cut)} cannot reach any" if cut else "no address is reachable from all nodes"
+        reason = f"{', '.join(cut)} cannot reach any address" if cut else "no address is reachable from all nodes"
         addresses = ", ".join(self._tried) or "none"
-        note = f"no common address of {first.name} for the rendezvous: {reason} (tried: {addresses})"
+        note = f"no address of {first.name} works for the rendezvous: {reason} (tried: {addresses})"
         if not self._cluster_job.spec.elastic:
             hint = "set one with --master_addr, and add --no_ssh_check to use it without a test"
             self._session.trouble("unfit", f"{note}\n{hint}", self._session.loop.now(), cut)

@@ -193,7 +193,7 @@ class ElasticJob(WholeJob):
         self._tree = found
         if found is None or last is None:
             return ()
-        what = "the ranks run in a new copy, without what they wrote to relative paths"
+        what = "the ranks run in a new copy, without the files that they wrote to relative paths"
         return (("warning", f"files in {found.roots[0]} have changed: {what}"),)
 
     def _waited(self) -> Outcome:
@@ -238,7 +238,7 @@ class ElasticJob(WholeJob):
         if outcome.cause == "time limit" and self._spec.time_limit is not None:
             outcome = outcome.replace(note=session.limit_note(self._spec.time_limit))
         if self._spec.fetch and self._took_part and not self._fetched:
-            where = f"not fetched, as the job has ended between two epochs: files on {listed(self.took_part())}"
+            where = f"files on {listed(self.took_part())} were not fetched, because the job ended between two epochs"
             outcome = outcome.replace(note=f"{outcome.note}\n{where}".lstrip())
         return outcome.replace(
             history=tuple(self._history),

@@ -1,4 +1,4 @@
-"""Takes the stacks of ranks on this node, by py-spy, without stopping them; what is no Python tells its state."""
+"""Takes the stacks of ranks on this node, by py-spy, without stopping them; other processes show only their state."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class StackTaker:
         self.close()
         told = {each.rank for each in self._found if not each.thread}
         for rank in self._main.keys() - told:
-            why = "its stack cannot be read in time" if rank in silent else "it runs no Python"
+            why = "its stack could not be read in time" if rank in silent else "it is not a Python process"
             self._found.append(RankStack(rank=rank, reason=why))
         found = []
         for each in sorted(self._found, key=lambda each: (each.rank, each.thread)):
@@ -138,7 +138,7 @@ class StackTaker:
             self._leave(fd)
 
 
-_NO_TOOL = "its stack needs py-spy: pip install 'bireme[stacks]'"
+_NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 
 
 def used(ranks: Mapping[int, int]) -> tuple[RankUse, ...]:

@@ -95,7 +95,7 @@ EXCLUDES = (
     Excludes(("--fetch",), ("--native_ranks", "--no_ssh"), why="no agent brings the files",
         hint="copy the files from the nodes yourself"),
     Excludes(("--fetch",), ("--autotuning",), hint="tune first, without --fetch"),
-    Excludes(("--stdin",), ("--elastic_training",), why="its ranks change, and read nothing", hint="leave it out"),
+    Excludes(("--stdin",), ("--elastic_training",), why="its ranks change, and none reads stdin", hint="leave it out"),
     Excludes(("--stdin",), ("--native_ranks",), why="the launcher owns the ranks and their input",
         hint="ask the launcher: --launcher_args, with --input=RANK for srun"),
     Excludes(("--preload",), ("--no_python",), why="only Python imports modules", hint="leave it out"),
@@ -144,7 +144,7 @@ def refuse(used: Mapping[str, object], names: Mapping[str, str] = {}) -> None:
         raise BadInputError(f"must be the number of a rank, all or none, not {stdin!r}", where="--stdin")
     timeout = str(used.get("--hang_timeout", "auto"))
     if timeout not in ("auto", "off") and not seconds_of(timeout, "--hang_timeout"):
-        raise BadInputError("must be above 0", hint="off: never look", where="--hang_timeout")
+        raise BadInputError("must be above 0", hint="to turn it off, type off", where="--hang_timeout")
     if used.get("--on_hang") == "restart" and not {"--restarts", "--elastic_training"} & used.keys():
         raise BadInputError("--on_hang restart only works with --restarts", hint="add --restarts N")
     for need in NEEDS:

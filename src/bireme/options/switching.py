@@ -56,7 +56,7 @@ _OPTIONS = {
     "use --log_dir DIR for the output of each rank, or a shell's > FILE": "-o",
     "output is labelled with ranks already; --output raw removes the labels": "--label -l --tag_output -tag_output",
     "not needed: Python writes each line at once": "--unbuffered -u",
-    "not needed: output is shown as it comes; of a study: bireme tune status": "--watch",
+    "not needed: output is shown as it comes; for a study: bireme tune status": "--watch",
     "use --log_level debug": "--verbose -v",
     "bireme --version prints it": "--version -V",
     # of tuners
@@ -94,8 +94,8 @@ COMMANDS = (
 """Words that people type instead of ``run``."""
 
 SUBJECTS = {
-    "status": "of running jobs: bireme ps; of a study: bireme tune status DIR",
-    "report": "of a study: bireme tune report DIR",
+    "status": "for running jobs: bireme ps; for a study: bireme tune status DIR",
+    "report": "for a study: bireme tune report DIR",
     **dict.fromkeys(("ls", "list", "jobs"), "type bireme ps"),
     **dict.fromkeys(("kill", "cancel", "down"), "type bireme stop JOB; bireme ps lists the jobs"),
     **dict.fromkeys(("test", "doctor", "env", "nodes"), "type bireme check"),

@@ -299,17 +299,17 @@ GROUPS: Groups = {
     ),
     "jobs": (
         Option("flag", "--json", "print JSON instead", ("ps",)),
-        Option("flag", "--follow -f", "go on until the job ends", ("logs",)),
-        Option("count", "--rank K", "only the lines of this rank", ("logs",), least=0),
+        Option("flag", "--follow -f", "follow the output until the job ends", ("logs",)),
+        Option("count", "--rank K", "show only the lines of this rank", ("logs",), least=0),
         Option("flag", "--once", "print it once, as text", ("top",)),
         Option("word", "--html FILE", "write the page to this file (default: the name of the events, with .html)",
             ("report",), default=""),
-        Option("flag", "--now", "kill it, without a time to end in", ("stop",)),
+        Option("flag", "--now", "kill its ranks at once", ("stop",)),
     ),
     "shim": (
-        Option("word", "--install DIR", "write the commands to a folder, as for a container image", ("shim",)),
-        Option("choice", "--launch NAME", "run a command line of this launcher, as these commands do", ("shim",),
-            choices=("torchrun", "accelerate")),
+        Option("word", "--install DIR", "write the commands to this folder, e.g. for a container image", ("shim",)),
+        Option("choice", "--launch NAME", "run a command line of this launcher, as the installed commands do",
+            ("shim",), choices=("torchrun", "accelerate")),
     ),
     "node": (Option("flag", "--back", "use the node again, once it is fit", ("drain",)),),
     "nodes": (
@@ -337,13 +337,13 @@ GROUPS: Groups = {
             "node"),
         Option("list", "--export WHAT", "also set this environment variable on the nodes: NAME, 'PREFIX*' or "
             "NAME=VALUE", NODES, field="exports", common=True),
-        Option("word", "--ship DIR", "send the working tree to the nodes, and run there: what git does not ignore, or "
-            "all of DIR", NODES, bare="git", common=True),
-        Option("list", "--ship_also FILE", "also send this file of the tree, though git ignores it", NODES),
+        Option("word", "--ship DIR", "send the working tree (what git does not ignore, or all of DIR) to the nodes, "
+            "and run the job there", NODES, bare="git", common=True),
+        Option("list", "--ship_also FILE", "also send this file of the tree, even though git ignores it", NODES),
         Option("size", "--ship_limit SIZE", "send a tree of up to this size, e.g. 2G (default: 256M)", NODES,
             default=job.DEFAULT_SHIP_LIMIT),
-        Option("list", "--fetch PATTERN[:DIR]", "bring what ranks wrote on the nodes home at the end: 'out/**', or "
-            "'out/**:DIR' to put it below DIR", ("run",), common=True),
+        Option("list", "--fetch PATTERN[:DIR]", "at the end, copy the files that ranks wrote on the nodes to this "
+            "machine: 'out/**', or 'out/**:DIR' to put them below DIR", ("run",), common=True),
         Option("seconds", "--heartbeat SECONDS", "seconds of silence after which a node counts as lost (default: 10)",
             NODES, default=job.DEFAULT_HEARTBEAT, least=0.5, most=3600),
     ),
@@ -381,8 +381,8 @@ GROUPS: Groups = {
         Option("word", "--python PATH", "Python that runs the ranks, or the folder of its environment (default: the "
             "active one); {host} is replaced", EVERYWHERE),
         Option("word", "--cwd DIR", "work in this directory, as if the command was typed there", NODES, common=True),
-        Option("word", "--preload MODULES", "import these modules, e.g. torch,deepspeed, once a node, and fork the "
-            "ranks from there; auto: the large ones that the script imports", default="", common=True),
+        Option("word", "--preload MODULES", "import these modules, e.g. torch,deepspeed, once on each node, and "
+            "fork the ranks from that process; auto: the large ones that the script imports", default="", common=True),
         Option("flag", "--keep", "keep what --preload has imported for ten minutes, for the next job in this directory",
             RANKS),
         Option("word", "--job_name -J NAME", "name of the job, for messages, files, lists of processes and Slurm",
@@ -392,7 +392,7 @@ GROUPS: Groups = {
         Option("word", "--wrap_ranks RANKS", "use --wrap only for these ranks, e.g. 0,3", RANKS, default=""),
     ),
     "output": (
-        Option("word", "--stdin RANK", "which rank reads the command's stdin: its number; all, each a copy; or none "
+        Option("word", "--stdin RANK", "rank that reads the command's stdin: its number; all: each gets a copy; none "
             "(default: 0 if the ranks run on this machine, else none)", ("run",), default="", shared=False),
         Option("choice", "--output MODE", "prefix: label each line with [host:rank] (default for more than one rank); "
             "raw: leave lines unchanged; rank0: show only rank 0; none: show nothing", RANKS, default="auto",
@@ -405,7 +405,7 @@ GROUPS: Groups = {
         Option("word", "--log_dir DIR", "also write each rank's output to a file in DIR, on this machine", common=True,
             shared=False),
         Option("word", "--report FILE", "write the result of the job to FILE, as JSON", common=True, shared=False),
-        Option("word", "--events FILE", "write what happens to the job to FILE, as lines of JSON", RANKS, default="",
+        Option("word", "--events FILE", "write the events of the job to FILE, as lines of JSON", RANKS, default="",
             shared=False),
         Option("choice", "--log_level LEVEL", "verbosity of Bireme's own messages", RANKS, default="info",
             choices=("debug", "info", "warning", "error", "critical")),
@@ -414,10 +414,10 @@ GROUPS: Groups = {
     "conduct": (
         Option("seconds", "--grace --shutdown_timeout SECONDS", "seconds between SIGTERM and SIGKILL when ranks are "
             "stopped (default: 10)", RANKS, default=job.DEFAULT_GRACE),
-        Option("choice", "--stacks WHEN", "show what the ranks were doing that had to be stopped because of the time "
-            "limit, or killed (auto, the default), or do not", RANKS, choices=("auto", "never"), default="auto"),
-        Option("word", "--hang_timeout SECONDS", "look whether the job hangs after so long without output; auto (the "
-            "default): after five of its longest pauses; off: never", RANKS, default="auto"),
+        Option("choice", "--stacks WHEN", "auto (the default): show what ranks were doing when the time limit stopped "
+            "them, or before they were killed; never: do not", RANKS, choices=("auto", "never"), default="auto"),
+        Option("word", "--hang_timeout SECONDS", "check whether the job hangs after this long without output; auto "
+            "(the default): after five times its longest pause; off: never", RANKS, default="auto"),
         Option("choice", "--on_hang DO", "what to do with a job that hangs: report it (the default), stop, or restart "
             "(with --restarts or elastic training)", RANKS, choices=("report", "stop", "restart"), default="report"),
         Option("seconds", "--time_limit SECONDS", "stop the job after this many seconds, with exit code 124", RANKS,
@@ -452,8 +452,8 @@ GROUPS: Groups = {
             default=job.DEFAULT_ELASTIC_INTERVAL),
     ),
     "tuning any program": (
-        Option("list", "--param NAME=VALUES", "what varies: batch=8..512:log2, lr=1e-4..1e-1:log, mode=fast,safe. Its "
-            "value stands for {NAME} in the arguments; --param --batch=8,16 appends the flag", _TUNE),
+        Option("list", "--param NAME=VALUES", "a parameter that varies: batch=8..512:log2, lr=1e-4..1e-1:log, "
+            "mode=fast,safe. Its value replaces {NAME} in the arguments; --param --batch=8,16 appends the flag", _TUNE),
         Option("list", "--env NAME=VALUES", "an environment variable that varies: OMP_NUM_THREADS=1,2,4", _TUNE),
         Option("list", "--in FILE:KEY=VALUES", "a key of a JSON, YAML, TOML or HJSON file that varies: "
             "config.yaml:training.batch=8,16", _TUNE),
@@ -467,30 +467,30 @@ GROUPS: Groups = {
             "('samples/s: {}'), a key of a JSON file (result.json:speed), or a figure of bireme.report", _TUNE),
         Option("list", "--minimize --minimise FIGURE", "the figure that should be small; time is how long the program "
             "runs", _TUNE),
-        Option("list", "--limit LIMIT", "a limit that a good configuration must keep: 'p99: {} < 200', 'peak_memory < "
+        Option("list", "--limit LIMIT", "a limit that a configuration must meet: 'p99: {} < 200', 'peak_memory < "
             "20GiB'", _TUNE),
         Option("seconds", "--budget TIME", "time for the whole study: 90s, 30m, 1h30m (default: until nothing better "
             "is expected); for a DeepSpeed configuration it bounds only the rounds after the search", _TUNE,
             zero="would leave no time for a trial"),
-        Option("count", "--trials N", "run the program this many times at most (a DeepSpeed configuration says that "
-            "itself)", _TUNE, least=1),
+        Option("count", "--trials N", "run the program at most this many times (for DeepSpeed, the configuration sets "
+            "this)", _TUNE, least=1),
         Option("word", "--confidence PERCENT", "how sure the answer must be, in percent (default: 95)", _TUNE),
         Option("word", "--effect PERCENT", "the smallest difference that matters, in percent (default: 2)", _TUNE),
-        Option("word", "--confirm PART", "the part of the whole time in which the best run again at most: 50% (default "
-            "without --budget and --trials), off, or sure: until the answer is", _TUNE),
-        Option("word", "--pruner PRUNER", "when a trial is stopped early: certain (default): it cannot win any more; "
-            "halving or halving:FACTOR: after 1, 4, 16 and so on readings (FACTOR is 4) the best part goes on; off",
+        Option("word", "--confirm PART", "the largest part of the time for running the best points again: 50% (default "
+            "without --budget and --trials), off, or sure: until the answer is sure", _TUNE),
+        Option("word", "--pruner PRUNER", "when to stop a trial early: certain (default): when it cannot win any more; "
+            "halving or halving:FACTOR: after 1, 4, 16, … readings (FACTOR is 4) if it is not among the best; off",
             _TUNE, default=""),
         Option("word", "--search SEARCH", "how points are chosen: model_based (default), gridsearch, random, or "
             "optuna:SAMPLER", _TUNE, default=""),
-        Option("count", "--seed N", "start of the random numbers, which give the order of trials (default: 0)", _TUNE,
+        Option("count", "--seed N", "seed of the random numbers, which decide the order of trials (default: 0)", _TUNE,
             default=0),
         Option("list", "--warm_start FILE", "begin with earlier results: a table (FILE.csv) with a column for each "
             "parameter and metric, or the folder of a study", _TUNE),
         Option("word", "--results_dir DIR", "folder of the study (default: tuning)", _TUNE, default=""),
         Option("flag", "--ask_tell", "run nothing: propose trials and take results as JSON lines on stdin and stdout",
             _TUNE),
-        Option("flag", "--init", "write a commented example of a study file, tune.toml, and end", _TUNE),
+        Option("flag", "--init", "write a commented example of a study file, tune.toml, and exit", _TUNE),
     ),
     "tuning": (
         Option("choice", "--autotuning HOW", "tune: find the fastest DeepSpeed configuration of the job; run: find it, "

@@ -59,9 +59,9 @@ def recognized(spec: JobSpec) -> JobSpec:
     elif not by and is_data:
         script = next((word for word in program.args if word.endswith(".py")), "train.py")
         hint = f"put the script before it: bireme run {script} … {path}"
-        raise BadInputError(f"{path} is a file of data, not a script", hint=hint)
+        raise BadInputError(f"{path} is a data file, not a script", hint=hint)
     elif not by and (wrong := _no_python(text)):
-        hint = f"name what runs it in its first line, such as #!/bin/sh, and type: chmod +x {path}"
+        hint = f"name its interpreter in the first line, such as #!/bin/sh, and type: chmod +x {path}"
         raise BadInputError(f"{path} is not a Python script: {wrong}", hint=hint)
     else:
         return spec
@@ -167,7 +167,7 @@ def _instead(path: str, args: tuple[str, ...], environ: Mapping[str, str]) -> st
         files = []
     if near := similar(name, files, 0.75):
         return f"did you mean {os.path.join(folder, near)}?"
-    return "name a file that exists or a program on PATH; options of bireme stand before it, and -m before a module"
+    return "name a file that exists or a program on PATH; put options of bireme before it, and -m before a module"
 
 
 def _to_script(words: Sequence[str]) -> str:

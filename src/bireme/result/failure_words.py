@@ -1,4 +1,4 @@
-"""Decides what of a failed rank's words is quoted: its last traceback, what it recorded, or its last lines. Pure.
+"""Decides which words of a failed rank are quoted: its last traceback, what it recorded, or its last lines. Pure.
 
 Also explains errors that come from how a rank was started (no module, a refused option, no input), or from how it ends.
 """
@@ -29,7 +29,7 @@ def missing_module(detail: str, interpreter: str, active: str) -> str:
         return f"{ran}; --python PATH chooses another Python"
     if interpreter.startswith(f"{active.rstrip('/')}/"):
         return f"{ran}, of the active environment; --python PATH chooses another Python"
-    return f"{ran}, but the active environment is {active}: choose it by --python {active}"
+    return f"{ran}, but the active environment is {active}: choose it with --python {active}"
 
 
 def _misses_module(line: str) -> bool:

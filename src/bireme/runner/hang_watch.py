@@ -52,7 +52,7 @@ class HangWatch:
         silence = self._silence
         if not silence.seconds:
             if self._is_told:
-                self._say("info", f"the job goes on, after {duration(silence.last)}")
+                self._say("info", f"the job writes again, after {duration(silence.last)}")
             self._first, self._is_told = None, False
             return
         limit = silence.limit

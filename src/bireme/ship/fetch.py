@@ -1,4 +1,4 @@
-"""Brings files of the nodes home at the end of a job (``--fetch``): decides which, and writes what the agents send.
+"""Fetches files from the nodes at the end of a job (``--fetch``): decides which, and writes what the agents send.
 
 `bireme.ship.conversation` has the conversation. What the agents say is checked: a name that was not asked for, or more
 contents than that, is a `ProtocolError` and costs the node. Each folder here is opened by itself, without following a
@@ -343,7 +343,7 @@ class Fetching:
         if here == "same":
             self._here += 1
         elif here == "newer":
-            self._problems.append(f"{shown(coming.target)}: what is here is newer, and was kept")
+            self._problems.append(f"{shown(coming.target)}: the file here is newer, and was kept")
         else:
             self._replaced += here == "older"
             node.coming.append(coming)
@@ -458,7 +458,7 @@ class Fetching:
         if self._came:
             size = as_text(sum(each.file.size for _, each in self._came))
             from_ = listed((name for name in names if name in {each for each, _ in self._came}), 4)
-            older = f"; {self._replaced} replaced older ones" if self._replaced else ""
+            older = f"; {self._replaced} replaced older files" if self._replaced else ""
             to = _folders(each for _, each in self._came)
             came = f"fetched {counted(len(self._came), 'file')}, {size} from {from_} to {to}"
             self._say("info", came + older + here)
@@ -466,16 +466,16 @@ class Fetching:
             self._say("info", f"fetched nothing{here}")
         elif not self._problems:
             patterns = listed((f"'{each.pattern}'" for each in self._wanted), 4)
-            but = ", or only as they were sent" if self._in_tree else ""
+            but = ", except unchanged files that were sent" if self._in_tree else ""
             self._say("warning", f"nothing to fetch: no files match {patterns} on {listed(names, 4)}{but}")
         if self._apart:
-            what = "files that differ between nodes, or from a newer one here, have the node in the path"
+            what = "files that differ between nodes, or from a newer file here, have the node's name in their path"
             self._say("warning", f"{what}: {listed(map(shown, self._apart), 2)}")
         if self._outside:
-            what = "left there: links that lead out of the working directory"
+            what = "left on the nodes: links that lead out of the working directory"
             self._say("warning", f"{what}, such as {self._outside[0]}")
         if self._example:
-            self._say("warning", f"left there: FIFOs, sockets or devices, such as {self._example}")
+            self._say("warning", f"left on the nodes: FIFOs, sockets or devices, such as {self._example}")
         for problem in self._problems[:_SAID]:
             self._say("error", f"not fetched: {problem}")
         if len(self._problems) > _SAID:

@@ -162,7 +162,7 @@ class FetchSender:
                 elif stat.S_ISLNK(there.st_mode) and left(path) - left(os.path.dirname(path)) and _is_folder(item):
                     self._complain(path, OSError(0, "it is a link, which is not followed"))
                 if len(self._files) >= MOST:
-                    self._complain("", OSError(0, f"more than {MOST:,} files match, and the others are left there"))
+                    self._complain("", OSError(0, f"more than {MOST:,} files match, and the rest are left there"))
                     break
                 if len(self._files) - self._told >= AT_ONCE:
                     self._tell(Found(files=()))

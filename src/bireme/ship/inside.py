@@ -63,7 +63,7 @@ class Opener:
         fd = os.open(name, _FILE, dir_fd=self._folder)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "no regular file any more", path)
+            raise FileNotFoundError(errno.ENOENT, "no longer a regular file", path)
         return fd
 
     def close(self) -> None:

@@ -178,7 +178,7 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     except OSError as error:
         raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
     except subprocess.TimeoutExpired:  # as where .gitignore is a FIFO
-        raise BadInputError(f"git {words[0]} has not ended in {_PATIENCE:g} s", hint=hint, where=WHERE) from None
+        raise BadInputError(f"git {words[0]} did not finish within {_PATIENCE:g} s", hint=hint, where=WHERE) from None
     warned = done.stderr.decode(errors="surrogateescape")
     if done.returncode:
         said = warned.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -443,7 +443,7 @@ class Shipment:
         """A file was not what the manifest says: forget the digests, and end this try of the job."""
         entries = self._tree.manifest.entries
         if place >= len(entries):
-            raise ProtocolError("it spoke of a file that is not in the tree")
+            raise ProtocolError("it named a file that is not in the tree")
         drafts.remove(_store(self._tree.roots[0], os.environ))
         self._failed(OSError(0, "", entries[place].path))
 

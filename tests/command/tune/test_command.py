@@ -287,7 +287,7 @@ def test_what_failed_is_run_again_when_the_script_was_mended(desk):
     assert "1 of them failed and are not run again" in second and " starts on " not in second
     script.write_text(CONTRACT.read_text())
     third = desk.run(program=script).stdout
-    assert f"not taken over, because {script} has another content: z1_" in third
+    assert f"not taken over, because {script} changed: z1_" in third
     assert len(re.findall(r" starts on ", third)) == 1
     assert len(re.findall(r"^\| z\d_gas.*\| ok *\|$", third, re.M)) == 2
 
@@ -491,4 +491,4 @@ def test_the_rounds_can_be_switched_off(desk):
     done = desk.run("--steps", "6", options=(*ONE, "--confidence", "0"))
     assert "@" not in done.stdout and ", by 1 run\n" in done.stdout
     done = desk.run(options=(*ONE, "--effect", "much"), code=2)
-    assert done.stderr == "bireme: --effect: 'much' is not a number of percent from 0.1 to 100\n"
+    assert done.stderr == "bireme: --effect: 'much' is not a percentage from 0.1 to 100\n"

@@ -175,7 +175,7 @@ def test_files_of_trials_side_by_side_are_kept_apart(bench):
         ((*BATCHES, *RATE, "--limit", "p98: {} < 3"), ("--batch", "{batch}"), "p98"),
         ((*BATCHES, *RATE, "--constraint", "batch > 64"), ("--batch", "{batch}"), "batch > 64"),
         ((*BATCHES, *RATE, "--budget", "soon"), ("--batch", "{batch}"), "'soon' is not a duration"),
-        ((*BATCHES, *RATE, "--effect", "0.05"), ("--batch", "{batch}"), "is not a number of percent from 0.1 to 100"),
+        ((*BATCHES, *RATE, "--effect", "0.05"), ("--batch", "{batch}"), "is not a percentage from 0.1 to 100"),
         ((*BATCHES, *RATE, "--search", "best"), ("--batch", "{batch}"), "unknown search: 'best'"),
         ((*BATCHES, *RATE, "--pruner", "best"), ("--batch", "{batch}"), "--pruner: no pruner 'best'"),
         ((*BATCHES, "--minimize", "time", "--pruner", "halving"), ("--batch", "{batch}"), "at the end of a trial"),
@@ -226,14 +226,14 @@ def test_a_space_is_extended_and_what_was_measured_still_holds(bench):
     before = list(bench.ran)
     more = ("--param", "batch=8,32,16", *MODES, *RATE, "--trials", "12")
     done = bench.run(*more, args=("--batch", "{batch}", "--mode", "{mode}"))
-    said = "resuming the study, now with other arguments and parameters: 4 of its 4 trials still hold"
+    said = "resuming the study, now with other arguments and parameters: 4 of its 4 trials are still valid"
     assert said in done.stdout, done.stdout
     assert "batch=32 mode=fast" in done.stdout and bench.ran[:4] == before
     status = json.loads(bench.tune("status", "--json").stdout)
     assert status["done"] == len(bench.ran) <= 12
     assert all("mode" in record["point"] for name, record in bench.ends().items() if name not in before)
     fewer = bench.run("--param", "batch=8,32", *RATE, "--trials", "12", args=("--batch", "{batch}"))
-    assert "not taken over, because the space does not have their points any more: " in fewer.stdout, fewer.stdout
+    assert "not taken over, because their points are no longer in the space: " in fewer.stdout, fewer.stdout
 
 
 def test_an_edited_program_keeps_what_its_search_has_measured(bench):
@@ -248,8 +248,8 @@ def test_an_edited_program_keeps_what_its_search_has_measured(bench):
     (bench.folder / "ran").unlink()
     program.write_text(text + "print('rate:', 10 + n)\n")
     again = bench.tune(*words)
-    kept = f"now with another content of program.py: {len(searched)} of its {len(ends)} trials still hold"
-    assert kept in again.stdout and "not taken over, because program.py has another content: " in again.stdout
+    kept = f"now with a changed program.py: {len(searched)} of its {len(ends)} trials are still valid"
+    assert kept in again.stdout and "not taken over, because program.py changed: " in again.stdout
     ran = [line.split() for line in (bench.folder / "ran").read_text().splitlines()]
     assert ["3" for _, n in ran if n == "3"], "what failed was run again"
     ends = bench.ends()
@@ -280,7 +280,8 @@ def test_another_limit_judges_again_what_was_measured(bench):
     before = len(bench.ran)
     done = bench.run(*words, "--limit", "rate: {} < 1", args=("--batch", "{batch}"), code=1)
     assert (
-        "now with other limits: 3 of its 3 trials still hold" in done.stdout and "over limit: rate is " in done.stdout
+        "now with other limits: 3 of its 3 trials are still valid" in done.stdout
+        and "over limit: rate is " in done.stdout
     )
     assert len(bench.ran) == before
 
@@ -292,7 +293,7 @@ def test_a_study_in_which_nothing_worked_gives_way(bench):
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o755)
         done = bench.tune(*words, code=code)
-    assert "now with another content of ./tool: 0 of its 2 trials still hold" in done.stdout
+    assert "now with a changed ./tool: 0 of its 2 trials are still valid" in done.stdout
     assert "; 2 trials of 2 configurations.\n" in done.stdout
     status = bench.tune("status").stdout
     assert "2 trials done: 2 measured" in status and "(the default)" in status
@@ -302,7 +303,10 @@ def test_files_that_are_not_of_a_study_are_kept(bench):
     (bench.folder / "mine").mkdir()
     (bench.folder / "mine" / "summary.txt").write_text("mine")
     done = bench.run("--results_dir", "mine", *BATCHES, *RATE, args=("--batch", "{batch}"), code=2)
-    assert "mine/summary.txt exists, and is not of a study\n  choose another folder: --results_dir DIR" in done.stderr
+    assert (
+        "mine/summary.txt exists, but does not belong to a study\n  choose another folder: --results_dir DIR"
+        in done.stderr
+    )
     assert [path.name for path in (bench.folder / "mine").iterdir()] == ["summary.txt"]
 
 

@@ -182,7 +182,7 @@ def test_a_runner_that_answers_byte_by_byte(door: Door, monkeypatch: pytest.Monk
         over.set()
         thread.join(LONG)
         slow.close()
-    assert isinstance(door.made[0], UnfitError) and "it takes too long" in str(door.made[0])
+    assert isinstance(door.made[0], UnfitError) and "it did not answer in time" in str(door.made[0])
 
 
 def test_a_stranger_who_says_nothing_is_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

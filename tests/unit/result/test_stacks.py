@@ -40,16 +40,21 @@ def test_equal_stacks_stand_once_and_the_odd_ones_first() -> None:
 
 
 def test_what_has_no_stack_says_why() -> None:
-    stacks = [RankStack(rank=0, reason="it runs no Python"), RankStack(rank=0, thread="thread T", frames=(STEP,))]
+    stacks = [
+        RankStack(rank=0, reason="it is not a Python process"),
+        RankStack(rank=0, thread="thread T", frames=(STEP,)),
+    ]
     assert merged(stacks, {0: "node1"}).splitlines() == [
-        "rank 0            it runs no Python  0.0 s of CPU",
+        "rank 0            it is not a Python process  0.0 s of CPU",
         "rank 0, thread T  train.py:41 step",
     ]
 
 
 def test_ranks_without_a_stack_stand_together_whatever_time_they_have_used() -> None:
-    stacks = [RankStack(rank=rank, reason="it runs no Python", state="asleep", cpu=rank * 1.5) for rank in range(3)]
-    assert merged(stacks, {}) == "ranks 0-2  it runs no Python  asleep, 0.0 to 3.0 s of CPU"
+    stacks = [
+        RankStack(rank=rank, reason="it is not a Python process", state="asleep", cpu=rank * 1.5) for rank in range(3)
+    ]
+    assert merged(stacks, {}) == "ranks 0-2  it is not a Python process  asleep, 0.0 to 3.0 s of CPU"
 
 
 @pytest.mark.parametrize(("numbers", "text"), [((0,), "0"), ((0, 1, 2, 4), "0-2,4"), ((1, 3, 4), "1,3-4")])

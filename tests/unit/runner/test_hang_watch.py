@@ -61,7 +61,7 @@ def test_a_job_that_has_a_cadence() -> None:
     one.go(10, talks=True)
     assert one.go(60) == "hangs after 40; "
     assert one.go(1000) == "hangs after 40; "  # it is told once
-    assert one.go(1, talks=True).endswith("the job goes on, after 17 min 40 s; ")
+    assert one.go(1, talks=True).endswith("the job writes again, after 17 min 40 s; ")
 
 
 def test_long_pauses_are_waited_for() -> None:

@@ -234,7 +234,7 @@ def test_links(here: Path) -> None:
     }
     job.fetching.found(agent, listed(*(link(path, target) for path, target in targets.items())))
     assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_symlink()} == {"out/d/up", "out/name"}
-    assert job.problem == "" and any("left there: links" in line for line in job.said)
+    assert job.problem == "" and any("left on the nodes: links" in line for line in job.said)
 
 
 def written(entry: Entry, data: bytes, names: set[tuple[int, int]]) -> None:

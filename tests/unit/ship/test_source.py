@@ -318,7 +318,7 @@ def test_git_does_not_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git("init")
     os.mkfifo(place / ".gitignore")
     monkeypatch.setattr(source, "_PATIENCE", 0.2)
-    with pytest.raises(BadInputError, match="git ls-files has not ended in"):
+    with pytest.raises(BadInputError, match="git ls-files did not finish within"):
         find()
 
 
@@ -398,7 +398,7 @@ def test_a_wrong_digest_is_forgotten(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [("shorter", "it is shorter"), ("gone", "No such"), ("fifo", "no regular")]
+    ("change", "said"), [("shorter", "it is shorter"), ("gone", "No such"), ("fifo", "no longer a regular")]
 )
 def test_a_file_that_changes_while_it_is_sent(place: Path, change: str, said: str) -> None:
     (place / "x").write_bytes(bytes(10))

@@ -253,7 +253,7 @@ def looks_like_one(path: str) -> bool:
 
 def _must_be_object(path: str, data: object) -> None:
     if not isinstance(data, dict):
-        raise BadInputError("not an object: a configuration is {...}", where=path)
+        raise BadInputError("not an object: a configuration begins with {", where=path)
 
 
 # -- JSON --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a study of a program is to find, and within which bounds: study file and command line describe the same."""
+"""The goals and limits of a study of a program: a study file and a command line describe the same."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def shares(options: Mapping[str, Any]) -> dict[str, float]:
             except ValueError:
                 percent = float("nan")
             if not least <= percent <= most:
-                what = f"{text!r} is not a number of percent from {least:g} to {most:g}"
+                what = f"{text!r} is not a percentage from {least:g} to {most:g}"
                 raise BadInputError(what, where=f"--{name}")
             found[name] = percent / 100
     return found

@@ -1,6 +1,6 @@
 """Reads a study file (``tune.toml``), which says the same as a command line of ``bireme tune``.
 
-``docs/study-file.md`` has the keys. All that is wrong in a file is reported with its line.
+``docs/study-file.md`` has the keys. Every mistake in a file is reported with its line.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def write_example(path: str = EXAMPLE) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise BadInputError("exists already", hint="remove it, or start it: bireme tune " + path, where=path) from None
+        raise BadInputError("already exists", hint="remove it, or use it: bireme tune " + path, where=path) from None
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=path) from None
 
@@ -192,7 +192,7 @@ class _Reader:
         value, key = (self._table("launch") if len(keys) > 1 else self._data)[keys[-1]], keys[-1]
         if option.kind == "flag":
             if not isinstance(value, bool):
-                raise self._refuse(f"{key!r} is true or false: {_shown(value)}", f"write {key} = true", *keys)
+                raise self._refuse(f"{key!r} must be true or false, not {_shown(value)}", f"write {key} = true", *keys)
             return [Located(option.name, self._where(*keys))] if value else []
         if option.kind == "list":
             return [Located(f"{option.name}={each.text}", each.where) for each in self._texts(*keys)]
@@ -213,7 +213,7 @@ class _Reader:
 
     def _check_goals(self, goals: Sequence[Located]) -> None:
         if not 1 <= len(goals) <= 2:
-            what = f"{len(goals)} goals: at most two" if goals else "no goal"
+            what = f"{len(goals)} goals, but at most two are allowed" if goals else "no goal"
             where = goals[2].where if goals else self._where()
             raise BadInputError(what, hint="write one like: maximize = 'samples/s: {}'", where=where)
 
@@ -256,7 +256,9 @@ class _Reader:
         for key in ("ordered", "memory"):
             if key in table:
                 if not isinstance(table[key], bool):
-                    raise self._refuse(f"{key!r} is true or false: {_shown(table[key])}", f"{key} = true", *place, key)
+                    raise self._refuse(
+                        f"{key!r} must be true or false, not {_shown(table[key])}", f"{key} = true", *place, key
+                    )
                 parameter = parameter.replace(**{key: table[key]})
         if "default" in table:
             parameter = parameter.replace(default=self._default(parameter, table["default"]))
@@ -267,12 +269,12 @@ class _Reader:
         if isinstance(values, str):
             return value_lists.read(name, values, where=self._where(*place), in_file=binding.how == "file")
         if not isinstance(values, list):
-            hint = 'write a list, values = [8, 16], or a text, values = "8..512:log2"'
+            hint = 'write a list, values = [8, 16], or a string, values = "8..512:log2"'
             raise self._refuse(f"no values for {name!r}", hint, *place)
         for value in values:
             plain = isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
             if not plain and (binding.how != "file" or not isinstance(value, (list, dict))):
-                raise self._refuse(f"not a value for {name!r}: {_shown(value)}", "use texts and numbers", *place)
+                raise self._refuse(f"not a value for {name!r}: {_shown(value)}", "use strings and numbers", *place)
         parameter = Parameter(name=name, choices=tuple(values))
         try:
             parameter.check()
@@ -294,8 +296,8 @@ class _Reader:
             if not isinstance(value, str) or not re.fullmatch(_FORMS[key], value):
                 raise self._refuse(f"not a {_NAMES[key]}: {_shown(value)}", _SUCH[key], *place, key)
         if len(given) > 1:
-            hint = "keep one; without any, the value stands where {" + name + "} is in the command"
-            raise self._refuse(f"{given[0]!r} and {given[1]!r} for {name!r}", hint, *place, given[1])
+            hint = "keep one; without either, the value replaces {" + name + "} in the command"
+            raise self._refuse(f"both {given[0]!r} and {given[1]!r} for {name!r}", hint, *place, given[1])
         if ("key" in table) != ("file" in table):
             missing, there = ("key", "file") if "file" in table else ("file", "key")
             raise self._refuse(f"{there!r} without {missing!r} for {name!r}", _SUCH[missing], *place, there)

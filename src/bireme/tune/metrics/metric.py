@@ -162,7 +162,9 @@ def parse(goals: Sequence[tuple[Direction, str]], limits: Sequence[str] = ()) ->
     if not goals:
         raise BadInputError("no goal", hint="add --maximize 'samples/s: {}', or --minimize time")
     if len(goals) > 2:
-        raise BadInputError(f"{len(goals)} goals: at most two", hint="give the others as --limit 'WHAT < NUMBER'")
+        raise BadInputError(
+            f"{len(goals)} goals, but at most two are allowed", hint="give the others as --limit 'WHAT < NUMBER'"
+        )
     names: dict[str, Source] = {}
     found: list[Goal] = []
     for direction, text in goals:
@@ -193,7 +195,7 @@ def _source(text: str, where: str) -> Source:
     if text.isidentifier():
         return Source("reported", text)
     if not text:
-        raise BadInputError("nothing is named", where=where, hint="as in 'samples/s: {}' or time")
+        raise BadInputError("the figure is missing", where=where, hint="as in 'samples/s: {}' or time")
     try:
         Pattern.parse(text)
     except BadInputError as error:

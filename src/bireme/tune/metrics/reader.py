@@ -237,7 +237,7 @@ class Reader:
             self._add(figure, b"", None, Number(float(max(numbers)), "s", ""))
         elif source.unit:
             if source.text not in peaks:
-                return f"{source.text} was not measured: the program may have ended before it was looked at"
+                return f"{source.text} was not measured: the program may have ended before the first measurement"
             self._add(figure, b"", None, Number(peaks[source.text], "B", ""))
         elif not self._series[figure]:
             if source.kind == "pattern":
@@ -330,7 +330,9 @@ def _lookup(data: object, key: list[str]) -> object:
                 return _lookup(data[name], key[parts:])
         raise LookupError(f"the keys there are {', '.join(map(str, list(data)[:12])) or 'none'}")
     raise LookupError(
-        f"a list of {len(data)}" if isinstance(data, list) else f"{jsontext.dumps(data)[:60]} has no keys"
+        f"found a list of {len(data)}"
+        if isinstance(data, list)
+        else f"found {jsontext.dumps(data)[:60]}, which has no keys"
     )
 
 

@@ -87,7 +87,7 @@ class ProgramFiles(Value):
         if not os.path.exists(self.path(JOURNAL)):
             for name in ("trials", SUMMARY, BEST_COMMAND, "best", "baseline"):
                 if os.path.isfile(self.path(name)) or (os.path.isdir(self.path(name)) and os.listdir(self.path(name))):
-                    raise BadInputError(f"{self.path(name)} exists, and is not of a study", hint=another)
+                    raise BadInputError(f"{self.path(name)} exists, but does not belong to a study", hint=another)
         make_folder(self.path("trials"))
 
     def write_start(self, name: str, command: Sequence[str], files: Mapping[str, str]) -> None:
@@ -147,7 +147,7 @@ class ProgramStudy(Adapter):
     def _read_results(self, path: str) -> tuple[list[Record], str]:
         """The results in a table or a folder."""
         if os.path.realpath(path) == os.path.realpath(self.folders[0]):
-            raise BadInputError("is the folder of this study, which goes on by itself", where=path)
+            raise BadInputError("is the folder of this study, which is resumed anyway", where=path)
         return read_results(path, self._spec.declaration.space, self._measure)
 
     def prepare(self) -> None:

@@ -129,8 +129,9 @@ class Sampler(ABC):
                 ends, width = f"{interval.low}..{interval.high}", interval.high - interval.low
                 how = f"{ends}:log:10" if interval.logarithmic else f"{ends}:{width / 8:g}"
                 raise BadInputError(
-                    f"a grid has no end where {each.name!r} may be any number from {interval.low} to {interval.high}",
-                    hint=f"say which numbers ({each.name}={how}), or search in another way",
+                    f"a grid search needs a list of numbers, but {each.name!r} is any number"
+                    f" from {interval.low} to {interval.high}",
+                    hint=f"give the numbers ({each.name}={how}), or choose another --search",
                 )
 
     @abstractmethod

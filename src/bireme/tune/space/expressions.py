@@ -113,7 +113,7 @@ class _Reader:
     def refuse_syntax(self, error: SyntaxError) -> NoReturn:
         """Raise BadInputError about text that is not an expression."""
         if found := re.search(r"(?<![=<>!])=(?!=)", self._text):
-            self._refuse_at(found.start(), "'=' does not compare", "write == to compare")
+            self._refuse_at(found.start(), "'=' is not a comparison", "write == to compare")
         for sign, word in (("&&", "and"), ("||", "or"), ("!", "not")):
             if found := re.search(re.escape(sign) + "(?!=)", self._text):
                 self._refuse_at(found.start(), f"unknown sign {sign!r}", f"write {word!r}")
@@ -163,7 +163,7 @@ class _Reader:
             return constant(name)
         near = similar(name, (*self._choices, *_CALLS))
         if name == near:
-            self._refuse(node, f"{name!r} without what it takes", f"write {name}(…), or quote a word: '{name}-…'")
+            self._refuse(node, f"{name!r} without arguments", f"write {name}(…), or quote a word: '{name}-…'")
         self._refuse(node, f"unknown name {name!r}", f"did you mean {near!r}?" if near else _known(self._choices))
 
     def _unary(self, node: ast.UnaryOp) -> Piece:
@@ -190,7 +190,7 @@ class _Reader:
             elif type(sign) in _ORDERS:
                 self._refuse_words(left, right)
             else:
-                self._refuse(right, "'is' before this does not compare", "write == or !=")
+                self._refuse(right, "'is' is not allowed before this", "write == or !=")
             parts.append(compared(type(sign), self.function(left), self.function(right)))
         return parts[0] if len(parts) == 1 else joined(parts, False)
 
@@ -206,7 +206,9 @@ class _Reader:
     def _call(self, node: ast.Call) -> Piece:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name not in _CALLS:
-            self._refuse(node, f"no such function: {name or ast.unparse(node.func)}", "there are min, max and abs")
+            self._refuse(
+                node, f"no such function: {name or ast.unparse(node.func)}", "the functions are min, max and abs"
+            )
         if node.keywords or not node.args or (name == "abs" and len(node.args) > 1):
             self._refuse(node, f"{name} takes {'one value' if name == 'abs' else 'values'}", f"write {name}(…)")
         self._refuse_words(*node.args)

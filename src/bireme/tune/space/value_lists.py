@@ -162,7 +162,9 @@ def _range(text: str, first: str, last: str, how: str | None) -> Sequence[float]
         if number and not _SMALLEST < abs(number) < _LARGEST:
             raise BadInputError(f"a number that is too large or too small: {text!r}")
     if low > high:
-        raise BadInputError(f"a range from the greater number to the less: {text!r}", hint=f"write {last}..{first}")
+        raise BadInputError(
+            f"a range from the larger number to the smaller one: {text!r}", hint=f"write {last}..{first}"
+        )
     whole = "." not in first + last and not low % 1 and not high % 1
     if how is None and whole:
         return range(int(low), int(high) + 1)
@@ -171,7 +173,7 @@ def _range(text: str, first: str, last: str, how: str | None) -> Sequence[float]
     if re.fullmatch(_NUMBER, how):
         return _steps(text, low, high, Decimal(how))
     if low <= 0 and how.startswith("log"):
-        raise BadInputError(f"a scale in proportions from {first}: {text!r}", hint="begin above 0")
+        raise BadInputError(f"a logarithmic scale cannot start at {first}: {text!r}", hint="start above 0")
     if how in ("log2", "log10"):
         return tuple(_multiples(low, high, int(how[3:])))
     if how == "log":
@@ -207,7 +209,7 @@ def _interval(low: Decimal, high: Decimal, *, logarithmic: bool = False, whole: 
 def _proportions(text: str, low: Decimal, high: Decimal, count: int) -> tuple[float, ...]:
     decades = math.log10(high / low)
     if not 2 <= count <= _MOST:
-        raise BadInputError(f"{count} values of a scale: {text!r}", hint=f"ask for 2 to {_MOST}")
+        raise BadInputError(f"{count} values on a logarithmic scale: {text!r}", hint=f"ask for 2 to {_MOST}")
     inner = [float(low) * 10 ** (decades * index / (count - 1)) for index in range(1, count - 1)]
     if not low % 1 and not high % 1:
         return tuple(dict.fromkeys((int(low), *map(round, inner), int(high))))

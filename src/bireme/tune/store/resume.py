@@ -1,4 +1,4 @@
-"""Resumes the study of a journal, or begins one: what still holds of a study that has changed is taken over.
+"""Resumes the study of a journal, or begins one: a study that has changed keeps the results that are still valid.
 
 Also reads results that were measured before: of earlier studies, and of tables (CSV).
 """
@@ -61,7 +61,7 @@ class Successor:
 
     def make_room(self, journal: Journal, known: StudyRecords) -> str:
         """Called before it begins, in place of what is known if that is a study; returns what the user is told."""
-        return f"in place of the study in {self.folder}, in which nothing worked" if known.ends else ""
+        return f"replacing the study in {self.folder}, in which nothing worked" if known.ends else ""
 
     def difference(self, known: StudyRecords) -> str:
         """Why an earlier study is another one; "" if what holds of it can be taken over."""
@@ -72,7 +72,7 @@ class Successor:
     def changes(self, begun: Record, ends: Iterable[Record]) -> Sequence[str]:
         """What is different in an earlier study, in words; ``ends``: of its trials."""
         edited = dict.fromkeys(path for end in (*ends, {}) for path in self.edited(begun, end))
-        return [f"another content of {path}" for path in edited]
+        return [f"a changed {path}" for path in edited]
 
     def edited(self, begun: Record, end: Record) -> Sequence[str]:
         """The files that have another content than when a trial was run."""
@@ -83,7 +83,7 @@ class Successor:
         """What is different in the record of a trial now; or why it does not hold any more."""
         trial, cause, edited = trial_of(end), end["ending"]["cause"], self.edited(begun, end)
         if edited and (trial.paired or cause in _AGAIN):
-            return f"{' and '.join(edited)} has another content"
+            return f"{' and '.join(edited)} changed"
         if cause == "timed out" and "limit" in end and (self._limit or math.inf) > (end["limit"] or 0.0):
             return "--experiment_limit is longer"
         return {"earlier": True} if edited and not end.get("earlier") else {}
@@ -117,7 +117,7 @@ def resume(journal: Journal, successor: Successor) -> tuple[StudyRecords, tuple[
     notes = [f"resuming the study: {_ended(count)}"]
     if begun != identity or any(keeps.values()):
         changes = " and ".join(successor.changes(begun, known.ends.values()))
-        notes = [f"resuming the study, now with {changes}: {len(keeps)} of its {count} trials still hold"]
+        notes = [f"resuming the study, now with {changes}: {len(keeps)} of its {count} trials are still valid"]
         record = {"study": identity, "keeps": keeps}
         journal.append(record)
         known.take(record)
@@ -213,7 +213,7 @@ class ProgramSuccessor(Successor):
             return now
         point = self._completed(begun, end["point"])
         if point is None:
-            return "the space does not have their points any more"
+            return "their points are no longer in the space"
         changed = {**now, "point": point, "phase": "search" if end.get("phase") == "screen" else end.get("phase")}
         if result.cause == "pruned" and begun["goals"] != self.identity["goals"]:
             return "they were pruned for other goals"
@@ -289,7 +289,7 @@ def read_results(path: str, space: Points, measure: Measure) -> tuple[list[Recor
         made.append({"end": name, "ending": result.as_dict(), "point": point, "phase": "known"})
     others = len(found) - len(made)
     told = f"{path}: {counted(len(made), 'result')} taken over"
-    return made, told + (f", {others} not: the space does not have their points" if others else "")
+    return made, told + (f", {others} left out: their points are not in the space" if others else "")
 
 
 def _of_folder(path: str, measure: Measure) -> Iterator[Told]:

@@ -87,7 +87,7 @@ def test_what_may_be_another_now_is_run_again(folder, now, again):
     assert any("1 of them failed and are not run again; remove " in note for note in notes) == ("failed" in past)
     edited = now["script"] == "def"
     assert notes[0].startswith(
-        "resuming the study, now with another content of train.py: " if edited else "resuming the study: "
+        "resuming the study, now with a changed train.py: " if edited else "resuming the study: "
     )
     assert folder.studies() == 1 + edited, "finalists and what is claimed begin anew"
     assert folder.resume(now=now)[0] == past
@@ -135,7 +135,7 @@ def test_of_one_in_which_nothing_has_worked_nothing_is_lost(folder, overwrite, e
     folder.leave({"study": STUDY}, {"start": "a", "on": "localhost:0"}, *ends)
     folder.files.write_experiment("a", {})
     past, notes = folder.resume(args=[], overwrite=overwrite)
-    said = f"in place of the study in {folder.files.results_dir}, in which nothing worked"
+    said = f"replacing the study in {folder.files.results_dir}, in which nothing worked"
     assert past == [] and notes == ((said,) if ends else ()) and folder.files.empty
 
 

@@ -46,7 +46,7 @@ def test_the_example_is_a_study_file(tmp_path, monkeypatch):
     found = read_study("tune.toml")
     assert found.words == ("--maximize=samples/s: {}",)
     assert found.declaration.space.default == {"batch": 8, "compile": "on"}
-    with pytest.raises(BadInputError, match=r"tune.toml: exists already\n  remove it, or start it"):
+    with pytest.raises(BadInputError, match=r"tune.toml: already exists\n  remove it, or use it"):
         write_example()
     with pytest.raises(BadInputError, match=r"cannot be written: No such file"):
         write_example("no/tune.toml")
@@ -125,12 +125,12 @@ def test_values_of_every_kind(tmp_path):
         (("{batch}", "{bach}"), "tune.toml:1: no parameter for {bach} in the program's arguments"),
         (("{batch}", "8"), "tune.toml:4: 'batch' does not reach the program"),
         (('maximize = "samples/s: {}"', ""), "tune.toml:1: no goal"),
-        (('"samples/s: {}"', '["a: {}", "b: {}", "c: {}"]'), "tune.toml:2: 3 goals: at most two"),
+        (('"samples/s: {}"', '["a: {}", "b: {}", "c: {}"]'), "tune.toml:2: 3 goals, but at most two are allowed"),
         (('"samples/s: {}"', '"samples/s {} {}"'), "tune.toml:2: "),
         (("[parameters]", 'limits = ["p99: {} < 2", "p99 {}"]\n[parameters]'), "tune.toml:3: no <, <=, > or >="),
         (("[parameters]", "trials = 0\n[parameters]"), "tune.toml:3: --trials: "),
         (("[parameters]", "trials = true\n[parameters]"), "tune.toml:3: 'trials' must be a string or a number"),
-        (("[parameters]", "confidence = 0.95\n[parameters]"), "tune.toml:3: --confidence: '0.95' is not a number of"),
+        (("[parameters]", "confidence = 0.95\n[parameters]"), "tune.toml:3: --confidence: '0.95' is not a percentage"),
         (("[parameters]", 'budget = "2 hours"\n[parameters]'), "tune.toml:3: --budget: "),
         (("[parameters]", "budget = 0\n[parameters]"), "tune.toml:3: --budget: "),
         (("[parameters]", 'search = "grid"\n[parameters]'), "tune.toml:3: --search: unknown search: 'grid'\n  choose"),
@@ -141,7 +141,7 @@ def test_values_of_every_kind(tmp_path):
         (("[parameters]", 'constraints = ["batch > 8"]\n[parameters]'), "such as: default = 16 in [parameters.batch]"),
         (("[parameters]", 'conditions = ["batch"]\n[parameters]'), "tune.toml:3: no 'only if'"),
         (('batch = "8,16"', ""), "tune.toml:3: no parameters: nothing varies"),
-        (('"8,16"', '"8..4"'), "tune.toml:4: a range from the greater number to the less"),
+        (('"8,16"', '"8..4"'), "tune.toml:4: a range from the larger number to the smaller one"),
         (('"8,16"', "8"), "tune.toml:4: no values for 'batch'\n  write a list"),
         (('"8,16"', "[8, 8]"), "tune.toml:4: 8 is listed twice"),
         (('"8,16"', "[]"), "tune.toml:4: no choices for 'batch'"),
@@ -149,15 +149,15 @@ def test_values_of_every_kind(tmp_path):
         (('"8,16"', "[8, 2020-01-01]"), "tune.toml:4: not a value for 'batch': \"2020-01-01\""),
         (('"8,16"', '{values = "8,16", flg = "--b"}'), "tune.toml:4: unknown key: 'flg'\n  did you mean 'flag'?"),
         (('"8,16"', '{values = "8,16", flag = "b"}'), "tune.toml:4: not a flag: \"b\""),
-        (('"8,16"', '{values = "8,16", flag = "-b", env = "B"}'), "tune.toml:4: 'flag' and 'env' for 'batch'"),
+        (('"8,16"', '{values = "8,16", flag = "-b", env = "B"}'), "tune.toml:4: both 'flag' and 'env' for 'batch'"),
         (('"8,16"', '{values = "8,16", file = "a.json"}'), "tune.toml:4: 'file' without 'key' for 'batch'"),
-        (('"8,16"', '{values = "8,16", memory = 1}'), "tune.toml:4: 'memory' is true or false: 1"),
+        (('"8,16"', '{values = "8,16", memory = 1}'), "tune.toml:4: 'memory' must be true or false, not 1"),
         (('"8,16"', '{values = "8,16", default = 9}'), "tune.toml:4: '9' is not a choice of 'batch'\n  choose: 8, 16"),
         (('"8,16"', '{values = "8,16", only_if = "x > 1"}'), "tune.toml:4: unknown name 'x'"),
         (('batch = "8,16"', 'batch = "8,16"\n"a b" = "1"'), "tune.toml:5: not a name: 'a b'"),
         (("[parameters]", "launch = 3\n[parameters]"), "tune.toml:3: 'launch' is not a table"),
         (('batch = "8,16"', 'batch = "8,16"\n[launch]\nnum_gpu = 2'), "tune.toml:6: unknown option: 'num_gpu'"),
-        (('batch = "8,16"', 'batch = "8,16"\n[launch]\nquiet = 2'), "tune.toml:6: 'quiet' is true or false: 2"),
+        (('batch = "8,16"', 'batch = "8,16"\n[launch]\nquiet = 2'), "tune.toml:6: 'quiet' must be true or false, not"),
         (('batch = "8,16"', 'batch = "8,16"\n[launch]\nhosts = [1]'), "tune.toml:6: 'hosts' must be a string"),
         (('batch = "8,16"', 'batch = "8,16'), "tune.toml:4: invalid TOML: "),
         (('batch = "8,16"', 'batch = "8"\nbatch = "9"'), 'tune.toml:5: invalid TOML: key "batch" already exists'),

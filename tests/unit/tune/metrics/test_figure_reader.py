@@ -208,7 +208,7 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     for key, text, words in (
         ("rate", None, "r-{trial}.json was there before the trial, and the program did not write it"),
         ("rate", '{"rates": 2}', "r-{trial}.json has no 'rate': the keys there are rates"),
-        ("rate.x", '{"rate": 2}', "r-{trial}.json has no 'rate.x': 2 has no keys"),
+        ("rate.x", '{"rate": 2}', "r-{trial}.json has no 'rate.x': found 2, which has no keys"),
         ("rate", '{"rate": "12ms"}', "r-{trial}.json:rate: '12ms' is not a number"),
         ("rate", '{"rate": NaN}', "r-{trial}.json:rate: 'nan' is not a number"),
         ("rate", '{"rate": true}', "r-{trial}.json:rate: 'true' is not a number"),

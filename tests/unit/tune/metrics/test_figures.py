@@ -66,7 +66,7 @@ def test_a_limit_that_is_broken(limit: str, figure: float, words: str) -> None:
         ("loss {loss}", "--maximize: {loss} in the pattern 'loss {loss}'\n  write {} for the number"),
         ("a {} b {}", "--maximize: more than one {} in the pattern 'a {} b {}'\n  a pattern finds one number"),
         ("{}", "--maximize: the pattern '{}' would match any number\n  write the text around it"),
-        (" ", "--maximize: nothing is named\n  as in"),
+        (" ", "--maximize: the figure is missing\n  as in"),
         ("r.json:a..b", "--maximize: not a key: 'a..b'\n  as in"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_goal_that_means_nothing(goal: str, words: str) -> None:
         ("p99: {} <", "--limit: no number after < in 'p99: {} <'"),
         ("p99: {} < many", "--limit: 'many' is not a number in 'p99: {} < many'"),
         ("p99: {} < 3 parsecs", "--limit: unknown unit: 'parsecs' in 'p99: {} < 3 parsecs'\n  the units are ns, us,"),
-        ("< 200", "--limit: nothing is named\n  as in"),
+        ("< 200", "--limit: the figure is missing\n  as in"),
         ("{} < 200", "--limit: the pattern '{}' would match any number"),
         ("peak_memory < 16", "--limit: give peak_memory a unit, such as 16GiB: 'peak_memory < 16'"),
         ("peak_memory < 16s", "--limit: give peak_memory a unit, such as 16GiB: 'peak_memory < 16s'"),
@@ -103,7 +103,7 @@ def test_a_limit_that_means_nothing(limit: str, words: str) -> None:
 def test_the_number_of_goals() -> None:
     for goals, words in (
         ([], "no goal\n  add --maximize 'samples/s: {}', or --minimize time"),
-        (["a", "b", "c"], "3 goals: at most two\n  give the others as"),
+        (["a", "b", "c"], "3 goals, but at most two are allowed\n  give the others as"),
         (["a", "a"], "--maximize: given twice: 'a'"),
     ):
         with pytest.raises(BadInputError) as caught:

@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_and_the_study_goes_on():
     name = ask({"ask": True})["trial"]["name"]
     assert "no trial 'x' is pending" in ask({"prune": "x", "series": []})["error"]
     assert "a list of numbers" in ask({"prune": name, "series": 3})["error"]
-    assert "are numbers" in ask({"tell": name, "figures": {"rate": "fast"}})["error"]
+    assert "must be numbers" in ask({"tell": name, "figures": {"rate": "fast"}})["error"]
     assert "no figure 'rate'" in ask({"tell": name, "figures": {"speed": 1}})["error"]
     assert ask({"tell": name, "failed": "out of memory"}) == {"told": name}
     ask.process.stdin.close()

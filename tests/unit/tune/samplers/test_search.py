@@ -438,7 +438,7 @@ def test_intervals_are_searched(kind):
 
 def test_a_grid_of_an_interval_is_refused():
     said = (
-        "a grid has no end where 'lr' may be any number from 1e-05 to 0.1\n  say which numbers \\(lr=1e-05..0.1:log:10"
+        "needs a list of numbers, but 'lr' is any number from 1e-05 to 0.1\n  give the numbers \\(lr=1e-05..0.1:log:10"
     )
     with pytest.raises(BadInputError, match=said):
         Study({"lr": "1e-5..1e-1:log"}, maximize="x", search="gridsearch")

@@ -62,7 +62,7 @@ def test_names_are_listed_once():
     [
         ("batch * accm == 256", "unknown name 'accm' at character 9 of 'batch * accm == 256'\n  did you mean 'accum'?"),
         ("zzz == 3", "the parameters: batch, accum, mode, workers, fused"),
-        ("batch = 3", "'=' does not compare at character 7 of 'batch = 3'\n  write == to compare"),
+        ("batch = 3", "'=' is not a comparison at character 7 of 'batch = 3'\n  write == to compare"),
         ("batch > 3 && accum > 2", "unknown sign '&&' at character 11"),
         ("!batch", "unknown sign '!' at character 1 of '!batch'\n  write 'not'"),
         ("batch >", "not an expression at character"),
@@ -75,7 +75,7 @@ def test_names_are_listed_once():
             "'fst' is not a choice of 'mode' at character 9 of 'mode == fst'\n  its choices: fast, small, max",
         ),
         ("mode in (fast, smal)", "'smal' is not a choice of 'mode' at character 16"),
-        ("mode == max-autotune", "'max' without what it takes at character 9"),
+        ("mode == max-autotune", "'max' without arguments at character 9"),
         ("batch in 3", "expected a list of values at character 10"),
         ("batch is 3", "write == or !="),
         ("", "the expression is empty"),

@@ -85,7 +85,7 @@ def test_the_difference_is_named(tmp_path: Path, change: dict[str, Any], said: s
     again = tmp_path / "nothing worked"
     again.mkdir()
     known, notes = resumed(again, identity(**change), ended("a", "failed"))
-    assert notes == ("in place of the study in tuning, in which nothing worked",) and not known.ends
+    assert notes == ("replacing the study in tuning, in which nothing worked",) and not known.ends
 
 
 def test_what_has_ended_is_taken_over(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_an_edited_program_runs_again_what_failed_and_what_is_claimed(tmp_path: 
     known, notes = resumed(tmp_path, now, *ends)
     assert list(known.ends) == ["a", "d"] and all(known.is_earlier(end) for end in known.ends.values())
     assert notes == (
-        "resuming the study, now with another content of train.py: 2 of its 5 trials still hold",
-        "not taken over, because train.py has another content: b, c, e",
+        "resuming the study, now with a changed train.py: 2 of its 5 trials are still valid",
+        "not taken over, because train.py changed: b, c, e",
     )
 
 
@@ -172,7 +172,7 @@ def test_another_space_keeps_the_points_that_it_has(tmp_path: Path) -> None:
     known, notes = resumed(tmp_path, now, *ends, space=space)
     assert {name: end["point"] for name, end in known.ends.items()} == {key: {"n": 1, "mode": "safe"} for key in "abd"}
     assert [end["phase"] for end in known.ends.values()] == ["search", "confirm", "search"]
-    assert notes[1:] == ("not taken over, because the space does not have their points any more: c",)
+    assert notes[1:] == ("not taken over, because their points are no longer in the space: c",)
 
 
 def test_other_goals_and_limits_are_judged_by_what_was_measured(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_what_holds_of_another_space_is_taken_over(tmp_path: Path) -> None:
         study(n=[1, 2])
     first.close()
     second = study(n=[1, 3, 2], mode=["safe", "fast"])
-    said = "resuming the study, now with other parameters: 3 of its 3 trials still hold"
+    said = "resuming the study, now with other parameters: 3 of its 3 trials are still valid"
     assert second.notes == (said,), "what was added twice counts once"
     second.close()
     another = Study({"n": [1, 2], "mode": ["safe", "fast"]}, maximize="speed", storage=str(tmp_path))

@@ -28,7 +28,7 @@ def table(folder: Path, text: str) -> str:
 def test_a_table_has_a_column_for_each_parameter_and_metric(tmp_path: Path) -> None:
     text = "n,rate,p99,seconds,note\n1,5,3,2.5,a\n2,6,10,,b\n4,,,,c\n3,7,1,,d\n4,8,1,,e\n4,8,1,,e\n"
     made, said = read(table(tmp_path, text), SPACE, MEASURE)
-    assert said.endswith("known.csv: 5 results taken over, 1 not: the space does not have their points")
+    assert said.endswith("known.csv: 5 results taken over, 1 left out: their points are not in the space")
     assert [each["point"] for each in made] == [{"n": n, "mode": "safe"} for n in (1, 2, 4, 4, 4)]
     assert [each["ending"]["cause"] for each in made] == ["ok", "over limit", "failed", "ok", "ok"]
     assert made[0]["ending"]["seconds"] == 2.5 and made[0]["ending"]["metrics"] == {"rate": 5.0, "p99": 3.0}
