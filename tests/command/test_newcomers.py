@@ -66,7 +66,7 @@ def test_what_bireme_run_says(stage, tmp_path, line):
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("status", "of running jobs: bireme ps; of a study: bireme tune status DIR"),
+        ("status", "for running jobs: bireme ps; for a study: bireme tune status DIR"),
         ("jobs", "type bireme ps"),
         ("kill", "bireme stop JOB"),
         ("config", "nothing to set up"),
