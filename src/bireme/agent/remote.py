@@ -205,7 +205,7 @@ class RemoteAgent:
 
     def _of_tool(self) -> StackTool:
         if self._tool is None:
-            raise ProtocolError("it spoke of a tool that nobody needs")
+            raise ProtocolError("it named a tool that nobody needs")
         return self._tool
 
     def _bring_tool(self, then: Callable[[str], object]) -> None:

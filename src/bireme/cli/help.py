@@ -79,7 +79,7 @@ MLflow installed, the trials are logged there too.
 usage: bireme check [options] [script.py]
 
 Checks that every node of the pool can run a job: that it is reachable, and has
-Python, Bireme, the working directory, the script and the devices. Prints one
+Python, the working directory, the script and the devices. Prints one
 table of all problems. Exits with 0 if there are none, else with 1.
 """,
     "drain": """\
@@ -98,7 +98,7 @@ state, command and last line.
     "logs": """\
 usage: bireme logs [-f] [--rank K] JOB
 
-Shows the output of a job that was started by bireme run --detach, also after
+Shows the output of a job that was started by bireme run --detach, even after
 its end. JOB is its id or its name.
 """,
     "attach": """\
@@ -127,31 +127,32 @@ the scheduler announced one now. JOB is its id or its name.
     "stacks": """\
 usage: bireme stacks [JOB]
 
-Shows what the ranks of a running job are doing: their Python stacks, equal ones
-once, the odd ones first. JOB is its id or its name; it may be left out if only
-one job runs. Needs py-spy: pip install 'bireme[stacks]'.
+Shows what the ranks of a running job are doing: their Python stacks. Ranks with
+the same stack share a line, and the smallest group comes first. JOB is its id
+or its name; it may be left out if only one job runs. Needs py-spy:
+pip install 'bireme[stacks]'.
 """,
     "top": """\
 usage: bireme top [--once] [JOB]
 
-Shows what the ranks of a running job use: a row for each node, and in it each
-rank with its share of a core, its memory, and how long ago it has written; the
+Shows what the ranks of a running job use: a row for each node, and in it for
+each rank its share of a core, its memory, and the age of its last line; the
 slowest first. s shows the stacks, l the last lines, d drains the marked node of
 an elastic job, q ends this command. JOB may be left out if only one job runs.
 """,
     "report": """\
 usage: bireme report [--html FILE] JOB|FILE
 
-Makes a page of what happened to a job that was started with --events FILE, also
-while it runs: a timeline of all ranks, hangs and failures. The page is one
-file, which needs no network. Needs jinja2: pip install 'bireme[report]'.
+Makes a page about a job that was started with --events FILE, even while it
+runs: a timeline of all ranks, hangs and failures. The page is one file, which
+needs no network. Needs jinja2: pip install 'bireme[report]'.
 """,
     "shim": """\
 usage: bireme shim [--] COMMAND …
        bireme shim --install DIR
 
-Runs a command that starts torchrun, deepspeed, accelerate launch or
-python -m torch.distributed.run by these names: for it, they are Bireme.
+Runs a command in which the names torchrun, deepspeed, accelerate launch and
+python -m torch.distributed.run start Bireme.
 
   bireme shim -- llamafactory-cli train config.yaml
 """,

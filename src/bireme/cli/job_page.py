@@ -1,4 +1,4 @@
-"""The page of ``bireme report``: a timeline of a job, made of the lines that ``--events`` has written."""
+"""The page of ``bireme report``: a timeline of a job, made from the lines that ``--events`` wrote."""
 
 from __future__ import annotations
 

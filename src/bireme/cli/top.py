@@ -1,4 +1,4 @@
-"""The command ``bireme top``: what each rank of a job uses, and how long ago it has written, node by node."""
+"""The command ``bireme top``: shows what each rank of a job uses, and the age of its last line, node by node."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Screen:
         if key in (curses.KEY_DOWN, curses.KEY_UP):
             self._marked += 1 if key == curses.KEY_DOWN else -1
         elif key == ord("s"):
-            _put(window, 1, "takes the stacks …", curses.A_DIM)
+            _put(window, 1, "taking the stacks …", curses.A_DIM)
             window.refresh()
             self._page(window, printable(self._ask(do="stacks")["said"]).splitlines())
         elif key == ord("l"):

@@ -183,7 +183,7 @@ def _show_program(result: Result) -> None:
     print(printable(result.summary), end="", flush=True)
     if result.conclusion.signum:
         print("interrupted: the same command resumes the study")
-    for what, job in (("the real job", result.job), ("or, as it was", result.baseline)):
+    for what, job in (("the real job", result.job), ("or the baseline", result.baseline)):
         # An export may be secret, but not what was found.
         pairs = zip(job.command, masked_words(job.command), strict=True)
         shown = [word if word in job.exports else mask for word, mask in pairs]

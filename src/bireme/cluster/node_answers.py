@@ -43,7 +43,7 @@ _ADVICE = {
     "account is currently not available": "that user's login shell runs no commands: name another user, as USER@NODE",
     # Not what prints the agent's whole command line: it took that for the name of a program.
     r"(?m)^(?!.*bireme\.agent --).*(python.*: (command )?not found|python.*no such file"
-    r"|executable file.* not found|exec: .*: stat .*no such file)": "name a Python that is there with --node_python",
+    r"|executable file.* not found|exec: .*: stat .*no such file)": "name an existing Python with --node_python",
     # A later one runs what we send, which says its version.
     r"unknown option: -i\nusage: [^\n]*python": "that is Python 2, or older than 3.4, and 3.10 or later is needed: name"
     " another with --node_python",

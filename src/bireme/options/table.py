@@ -427,10 +427,11 @@ GROUPS: Groups = {
         Option("seconds", "--restart_window SECONDS", "seconds without a failure after which earlier restarts no "
             "longer count (default: 3600)", default=job.DEFAULT_RESTART_WINDOW,
             zero="would let a failing job restart forever"),
-        Option("word", "--checkpoint_signal SIG", "what the ranks get before a preemption, to save and end: USR1",
+        Option("word", "--checkpoint_signal SIG", "signal that tells the ranks to save before a preemption, e.g. USR1",
             ("run",), default=""),
-        Option("word", "--preempt_signal SIG[@SECONDS]", "what the scheduler sends before a preemption, and how long "
-            "before (default: TERM, or Slurm's --signal; and 60 s before an allocation ends)", ("run",), default=""),
+        Option("word", "--preempt_signal SIG[@SECONDS]", "signal that the scheduler sends before a preemption, and how "
+            "long before (default: TERM, or Slurm's --signal; and 60 s before an allocation ends)",
+            ("run",), default=""),
         Option("flag", "--requeue", "after a preemption, ask Slurm to queue the job again", ("run",)),
         Option("flag", "--detach", "let the job run on without this terminal, and print its id", ("run",), common=True),
         Option("flag", "--save_pid", "keep Bireme's pid in /tmp/<pid>.deepspeed while the job runs", shared=False),

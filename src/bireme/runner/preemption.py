@@ -185,4 +185,4 @@ def requeue() -> str:
         done = run(("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", "")), stdout=PIPE, stderr=STDOUT, check=False)
     except OSError as error:
         return f"scontrol: {error.strerror}"
-    return done.stdout.decode(errors="replace").strip() or "scontrol has failed" if done.returncode else ""
+    return done.stdout.decode(errors="replace").strip() or "scontrol failed" if done.returncode else ""

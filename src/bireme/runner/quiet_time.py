@@ -1,4 +1,4 @@
-"""How long a job has written nothing, and whether that is longer than ever. Each job holds this much to be watched."""
+"""Measures for how long a job has written nothing, and whether that is too long. All that each job holds for this."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class _Document:
             known = ", ".join(map(str, data))
         if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
             return int(step)
-        raise BadInputError(f"there is no {step!r} of {key!r} (there: {known})", where=self._path)
+        raise BadInputError(f"there is no {step!r} in {key!r} (found: {known})", where=self._path)
 
 
 def _load_hjson(text: str) -> Any:

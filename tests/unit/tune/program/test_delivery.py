@@ -95,9 +95,9 @@ def test_files_of_one_name_get_a_copy_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "keys", "said"),
     [
-        ("c.toml", TOML, ["training.rate=1,2"], "there is no 'rate' of 'training.rate' (there: lr, batch, layers)"),
+        ("c.toml", TOML, ["training.rate=1,2"], "there is no 'rate' in 'training.rate' (found: lr, batch, layers)"),
         ("c.toml", TOML, ["name=x,null"], "TOML has no null for 'name'\n  leave that value out"),
-        ("c.json", '{"a": [1]}', ["a.1=1,2"], "there is no '1' of 'a.1' (there: a list of 1)"),
+        ("c.json", '{"a": [1]}', ["a.1=1,2"], "there is no '1' in 'a.1' (found: a list of 1)"),
         ("c.json", '{"a": {"b": 1}}', ["a=1,2", "a.b=1,2"], "'a' and 'a.b' cannot both vary"),
         ("c.ini", "", ["a=1,2"], "is not a file that --in can change"),
     ],
