@@ -125,6 +125,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
     return Memory(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [(4, 50), (50, 4)], ids=["machine", "group"])
 def test_a_template_that_waits_ends_when_memory_is_short(memory: Memory, place: Place, short: tuple[int, int]) -> None:
     place.look()
@@ -329,6 +330,7 @@ def test_attempts_share_a_template(stage: Stage, script, tmp_path: Path, way: st
     assert (tmp_path / "imports").read_text() == "once\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whom", ["command", "keeper", "watcher keeper", "command keeper", "command watcher"])
 def test_nothing_is_left_of_attempts(stage: Stage, tmp_path: Path, whom: str) -> None:
     """Not even a grandchild that only the process tree knows, whichever of the three is killed, or two at once."""
