@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.conftest import read_lines
+from tests.conftest import read_lines, wait_for
 
 SAVES = """
 import os, signal, sys, time
@@ -88,6 +88,20 @@ def test_the_end_of_the_allocation_announces_itself(stage, script, tmp_path):
     read_lines(job, 2, "ready")
     _, err = job.communicate(timeout=60)
     assert job.returncode == 78 and b"preempted: the end of the allocation; the ranks get SIGUSR1" in err
+
+
+def test_an_end_that_was_moved_is_no_preemption(stage, script, tmp_path):
+    """Slurm is asked before anything begins; what it says is the new end."""
+    asked, end = tmp_path / "asked", round(time.time()) + 3600
+    (tool := tmp_path / "scontrol").write_text(f"#!/bin/sh\necho JobId=7 EndTime={end} Deadline=N/A\n: >{asked}\n")
+    tool.chmod(0o755)
+    more = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(end - 3570)}
+    job = stage.start(*WORDS, "--hosts", "localhost", script(SAVES), str(tmp_path), "0", env={**os.environ, **more})
+    read_lines(job, 2, "ready")
+    wait_for(asked.exists, "the question")
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=60)
+    assert b"preempted: SIGTERM" in err and b"the end of the allocation" not in err
 
 
 def test_a_rehearsal(stage, script, tmp_path):

@@ -12,6 +12,7 @@ from bireme.result.report import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from subprocess import Popen
     from typing import Protocol
 
@@ -68,11 +69,22 @@ class Preemption:
         self._saved: dict[int, tuple[float, RankEnd]] = {}  # rank → seconds that it took, and its end
         self._timers: list[Timer] = []
         self._asking: Popen[bytes] | None = None
-        self._said = bytearray()
+        self._patience: Timer | None = None  # with Slurm
         end = os.environ.get("SLURM_JOB_END_TIME", "")
         if end.isdecimal():
-            left = int(end) - time.time() - (self._given[1] or _BEFORE_END)
-            self._timers.append(session.loop.after(max(0.0, left), lambda: self.begin("the end of the allocation")))
+            self._await_end(int(end) - time.time())
+
+    def _await_end(self, left: float) -> None:
+        """Begin shortly before the end of the allocation, which comes in so many seconds unless it is moved."""
+        if left > 0:
+            after = max(0.0, left - (self._given[1] or _BEFORE_END))
+            self._timers.append(self._session.loop.after(after, lambda: self._ask_slurm(self._near_end)))
+
+    def _near_end(self, left: float | None) -> None:
+        if left is not None and left > (self._given[1] or _BEFORE_END) + _ANSWER:
+            self._await_end(left)
+        else:
+            self.begin("the end of the allocation")
 
     def takes(self, signum: int) -> bool:
         """Whether the scheduler announces a preemption by this signal."""
@@ -94,13 +106,14 @@ class Preemption:
         if self._given[1]:
             self._left(self._given[1])
         else:
-            self._ask_slurm()
+            self._ask_slurm(lambda left: self._left(left if left is not None and left <= _LONGEST else None))
 
-    def _ask_slurm(self) -> None:
+    def _ask_slurm(self, then: Callable[[float | None], object]) -> None:
         """Find out how much time is left: what the environment says was true at the start of the allocation."""
         from subprocess import DEVNULL, PIPE, Popen
 
         job, loop = os.environ.get("SLURM_JOB_ID", ""), self._session.loop
+        self._leave_slurm()
         command = ("scontrol", "show", "job", "--oneliner", job)
         try:
             if not job:
@@ -108,27 +121,30 @@ class Preemption:
             env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
             self._asking = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env=env)
         except OSError:
-            self._left(None)
+            then(None)
             return
         assert self._asking.stdout is not None
         fd = self._asking.stdout.fileno()
-        loop.watch(fd, lambda: self._hear(fd))
-        self._timers.append(loop.after(_ANSWER, self._answered))
+        said = bytearray()
 
-    def _hear(self, fd: int) -> None:
-        data = os.read(fd, 65536)
-        self._said += data
-        if not data:
-            self._answered()
-
-    def _answered(self) -> None:
-        if self._asking is not None:
+        def answered() -> None:
             self._leave_slurm()
-            end = self._said.partition(b" EndTime=")[2].partition(b" ")[0]
+            end = said.partition(b" EndTime=")[2].partition(b" ")[0]
             left = int(end) - time.time() if end.isdigit() else 0.0
-            self._left(left if 0 < left <= _LONGEST else None)
+            then(left if left > 0 else None)
+
+        def hear() -> None:
+            data = os.read(fd, 65536)
+            said.extend(data)
+            if not data:
+                answered()
+
+        loop.watch(fd, hear)
+        self._patience = loop.after(_ANSWER, answered)
 
     def _leave_slurm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         if self._asking is not None:
             asking, self._asking = self._asking, None
             assert asking.stdout is not None
