@@ -157,16 +157,18 @@ AGAIN = """
 import os, sys
 words = ("from", "ctypes" in sys.modules, os.uname().nodename, os.environ["LOCAL_RANK"], os.getppid())
 os.write(1, " ".join(map(str, words)).encode() + b"\\n")  # at once: it may be stopped in the middle
+open(f"made-{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w").close()
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
 """
 
 
-@pytest.mark.parametrize("backend", ["ssh", "openmpi"])
-def test_the_next_attempt_comes_from_templates_that_wait(warm: Jobs) -> None:
-    """With --restarts. (Of Slurm, each attempt asks for an allocation of its own.)"""
+@pytest.mark.parametrize(("backend", "more"), [("ssh", ()), ("openmpi", ()), ("ssh", ("--ship=.", "--fetch=made-*"))])
+def test_the_next_attempt_comes_from_templates_that_wait(warm: Jobs, more: tuple[str, ...]) -> None:
+    """With --restarts, also in a copy of the folder. (Of Slurm, each attempt asks for an allocation of its own.)"""
     again = warm.write("again.py", AGAIN)
-    done = warm.run("--restarts", 2, "--output", "raw", again, code=0)
+    done = warm.run("--restarts", 2, "--output", "raw", *more, again, code=0)
     lines = [line for line in done.stdout.splitlines() if line.startswith("from")]
     assert all(line.startswith("from True node") for line in lines) and 6 <= len(lines) <= 18, done
     parents = {re.sub(r" \d (\d+)$", r" \1", line) for line in lines}
     assert len(parents) == 3, f"one keeper on each node: {lines}"
+    assert {f"made-{rank}-2" for rank in range(6)} <= {path.name for path in warm.shared.rglob("made-*")}
