@@ -18,10 +18,13 @@ from tests.kit import needs
 BEGIN = "import os, sys, time, unittest\nimport pytest\nRANK = int(os.environ.get('RANK', -1))\n"
 
 
+# What else is installed here takes as long to load as all the rest.
+ALONE = clean_environ(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
 def command(*words: str) -> list[str]:
-    known = {each.name for each in importlib.metadata.entry_points(group="pytest11")}
-    plugin = [] if "bireme" in known else ["-p", "bireme.pytest_plugin.plugin"]
-    return [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *words]
+    plugins = ["bireme.pytest_plugin.plugin", *["xdist.plugin"] * ("-n" in words), "no:cacheprovider"]
+    return [sys.executable, "-m", "pytest", *(word for plugin in plugins for word in ("-p", plugin)), *words]
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def run(stage: Stage, tmp_path: Path):
 
     def run_pytest(text: str, *words: str) -> tuple[str, dict[str, int]]:
         (tmp_path / "test_it.py").write_text(BEGIN + text)
-        done = stage.run_argv(command(*words), cwd=tmp_path)
+        done = stage.run_argv(command(*words), cwd=tmp_path, env=ALONE)
         last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
         found = re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])
         return done.stdout + done.stderr, {word: int(number) for number, word in found}
@@ -50,6 +53,14 @@ def RANK_NOW():
     return int(os.environ["RANK"])
 """
     assert run(text)[1] == {"passed": 1}
+
+
+def test_pytest_finds_the_plug_in(stage: Stage, tmp_path: Path) -> None:
+    """Where Bireme is installed; and it does with what else is installed here."""
+    if "bireme" not in {each.name for each in importlib.metadata.entry_points(group="pytest11")}:
+        needs.missing("Bireme was installed before it had the plug-in")
+    (tmp_path / "test_it.py").write_text(BEGIN + "@pytest.mark.ranks(2)\ndef test_it(ranks):\n    assert ranks == 2\n")
+    stage.run_argv([sys.executable, "-m", "pytest", "--strict-markers"], cwd=tmp_path, code=0)
 
 
 def test_nothing_leaks_from_one_test_to_the_next(run) -> None:
@@ -226,7 +237,7 @@ def test_it(k):
 def test_a_debugger_on_rank_0(stage: Stage, tmp_path: Path) -> None:
     text = "@pytest.mark.ranks(2)\ndef test_it(tmp_path):\n    x = 42\n    assert os.environ['RANK'] == '1'\n"
     (tmp_path / "test_it.py").write_text(BEGIN + text)
-    process = stage.start_argv(command("--pdb"), cwd=tmp_path, stdin=subprocess.PIPE)
+    process = stage.start_argv(command("--pdb"), cwd=tmp_path, stdin=subprocess.PIPE, env=ALONE)
     out, _ = process.communicate(b"p x, os.environ['WORLD_SIZE']\nc\n", timeout=60)
     assert b"(42, '2')" in out
     assert b"1 failed" in out
@@ -247,7 +258,7 @@ def test_it():
 """
     (tmp_path / "test_it.py").write_text(BEGIN + text)
     (tmp_path / "tmp").mkdir()
-    process = stage.start_argv(command(), cwd=tmp_path, env=clean_environ(TMPDIR=str(tmp_path / "tmp")))
+    process = stage.start_argv(command(), cwd=tmp_path, env={**ALONE, "TMPDIR": str(tmp_path / "tmp")})
     wait_for(lambda: all((tmp_path / f"at{rank}").exists() for rank in range(2)), "the test runs")
     process.send_signal(signum)
     process.communicate(timeout=60)  # and `stage` waits until no process is left
@@ -286,7 +297,7 @@ def test_coverage(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(BEGIN + text)
     python, *words = command("-q")
     coverage = [python, "-m", "coverage"]
-    stage.run_argv([*coverage, "run", *words], cwd=tmp_path, code=0)
+    stage.run_argv([*coverage, "run", *words], cwd=tmp_path, code=0, env=ALONE)
     combined = stage.run_argv([*coverage, "combine"], cwd=tmp_path, code=0)
     assert "errored" not in combined.stdout + combined.stderr
     assert stage.run_argv([*coverage, "report"], cwd=tmp_path, code=0).stdout.split()[-1] == "100%"

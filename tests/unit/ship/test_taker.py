@@ -70,8 +70,6 @@ class Taken:
         try:
             self._loop.run()
         finally:
-            for fd in self._taker.keep:
-                os.close(fd)
             self._taker.close()
             self._loop.close()
 
