@@ -41,6 +41,8 @@ class ProcessTree:
             from bireme.process.keeper import borrow
 
             if borrowed := borrow(keeper, workers, keep=options["keep"]):
+                # If it is lost with its watcher, which is our child, what is below comes to us, sooner or later.
+                self._spare -= {pid for pid in self._spare if borrowed.pid in kernel.descendants([pid])}
                 return borrowed
         return guardian.start(workers, **options)
 

@@ -73,7 +73,10 @@ class Keeper:
     def close(self) -> None:
         """End it and its templates."""
         self.handle.close()
-        self.handle.wait()
+        try:
+            self.handle.wait()
+        except ChildProcessError:  # a job has killed what was left of it
+            pass
 
 
 def lasting(*, start: bool) -> str:
