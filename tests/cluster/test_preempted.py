@@ -63,7 +63,7 @@ def test_a_job_is_preempted_and_continues(jobs: Jobs, signalled: str) -> None:
     wait_until("the ranks", lambda: len(began(jobs, 0)) == 4, 60)
     jobs.login.run([word.format(job=job) for word in WARNINGS[signalled]])
     wait_until("the checkpoints", lambda: len(list(jobs.shared.glob("step*"))) == 4, 60)
-    wait_until("Slurm's new start", lambda: "asks Slurm to queue the job again" in out.read_text(), 60)
+    wait_until("Slurm's new start", lambda: "asking Slurm to queue the job again" in out.read_text(), 60)
     said = out.read_text()
     assert "4 ranks ended without being stopped: rank 0 after" in said, said
     assert ("SIGTERM on node" in said) == (signalled == "the steps"), said

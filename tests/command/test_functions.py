@@ -138,7 +138,7 @@ def test_the_place_of_an_error_in_code_that_travels_by_value(tmp_path: Path) -> 
         ("launch(print, threading.Lock())", "TypeError argument 0 cannot be sent to the ranks"),
         ("launch(print, num_gpu=2)", "TypeError JobSpec() got an unexpected keyword argument 'num_gpu'"),
         ("launch(print, ranks=0)", "BadInputError num_gpus must be at least 1, not 0"),
-        ("launch(print, restarts=1)", "BadInputError restarts: not for functions"),
+        ("launch(print, restarts=1)", "BadInputError restarts: cannot be used with functions"),
         ("launch(print, hosts='node1:x')", "BadInputError hosts"),
         ("start('nosuch.py').wait()", "BadInputError no such script: nosuch.py"),
         ("launch(lambda: os.kill(os.getpid(), signal.SIGKILL))", "RankKilledError rank"),
@@ -220,7 +220,7 @@ try:
 except bireme.StoppedError as error:
     print(error)
 """)
-    assert lines[:2] == ["the job has not ended after 0.1 s", "signal 15"]
+    assert lines[:2] == ["the job is still running after 0.1 s", "signal 15"]
     assert lines[2].startswith("stopped by SIGTERM")
 
 
@@ -343,7 +343,7 @@ def replaced(text: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     ("end", "said", "how"),
     [
-        ("os._exit(0)", "JobError rank 1 on HOST has ended during a call", "exit code 0"),
+        ("os._exit(0)", "JobError rank 1 on HOST ended during a call", "exit code 0"),
         ("os.kill(os.getpid(), 9)", "RankKilledError rank 1 on HOST, pid ", "SIGKILL (exit code 137)"),
         ("os._exit(3)", "JobError rank 1 on HOST, pid ", "exit code 3"),
     ],

@@ -155,7 +155,7 @@ class TestUnits(unittest.TestCase):
 """
 SAID = (
     *("rank 1 of 3 has failed; 2 others were stopped", "E       assert 1 == 2", "I am 1", "of 2 has failed"),
-    *("strict", "OSError: no", "rank 1: the test has ended its process, with exit code 3"),
+    *("strict", "OSError: no", "rank 1: the test ended its process, with exit code 3"),
     *("rank 0: stopped, since another rank", "by SIGSEGV"),
 )
 
@@ -180,7 +180,7 @@ def test_it():
 """
     out, found = run(text, "--ranks-timeout", "6")
     assert found == {"failed": 1}
-    assert "the test hangs: it has not ended after 6 s" in out
+    assert "the test hangs: it is still running after 6 s" in out
     assert "line 6 in inside" in out
     assert "rank 0: it has passed" in out
     assert "_pytest" not in out

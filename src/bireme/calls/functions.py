@@ -121,7 +121,7 @@ class FunctionJob(Job):
             Exception: that of the rank that failed first; its traceback is the cause of the exception.
             JobError: the job has failed otherwise; see `RankKilledError`, `NodeLostError`, `TimeLimitError` and
                 `StoppedError`.
-            TimeoutError: it has not ended after ``timeout`` seconds; it goes on.
+            TimeoutError: it is still running after ``timeout`` seconds; it goes on.
         """
         outcome = self.wait(timeout)
         first = outcome.first.rank if outcome.first is not None else -1
@@ -258,7 +258,7 @@ def function_spec(fields: Mapping[str, Any]) -> JobSpec:
     for name in _NOT_WITH_FUNCTIONS:
         if name in fields:
             raise BadInputError(
-                f"{name}: not for functions", hint="start a script with it: bireme.start('train.py', …)"
+                f"{name}: cannot be used with functions", hint="start a script with it: bireme.start('train.py', …)"
             )
     checked(JobSpec(program=Program("function", kind="module"), **described(fields)))
     return JobSpec(program=Program(rank_side.BOOT, kind="function"), stdin="all", **described(fields))
@@ -278,7 +278,9 @@ def packed(
     call = (function, tuple(args), kwargs)
     cloudpickle = _cloudpickle()
     if cloudpickle is None and _is_of_main(function):
-        what = f"{getattr(function, '__qualname__', function)} belongs to {function.__module__}, and travels by value"
+        what = (
+            f"{getattr(function, '__qualname__', function)} is defined in {function.__module__}, so it is sent by value"
+        )
         raise BadInputError(what, hint="pip install 'bireme[python]' (cloudpickle), or move it to a module of its own")
     try:
         file = io.BytesIO()

@@ -238,7 +238,7 @@ class Executor(concurrent.futures.Executor):
         )
         outcome = Outcome(exit_code=code, cause="rank failed", seconds=seconds, ends=(end,), first=end)
         if not code:
-            outcome = outcome.replace(cause="ok", first=None, note=f"rank {rank} on {host} has ended during a call")
+            outcome = outcome.replace(cause="ok", first=None, note=f"rank {rank} on {host} ended during a call")
         self._fail(number, failure(outcome), 0.0)
 
     def _fail(self, number: int, error: BaseException, patience: float) -> None:

@@ -128,12 +128,12 @@ class Job:
         """Wait for the end of the job.
 
         Raises:
-            TimeoutError: it has not ended after ``timeout`` seconds; it goes on.
+            TimeoutError: it is still running after ``timeout`` seconds; it goes on.
             BadInputError: it cannot be run as described; nothing has been started.
             BiremeError: it could not be started.
         """
         if not self._ended.wait(timeout):
-            raise TimeoutError(f"the job has not ended after {timeout:g} s")
+            raise TimeoutError(f"the job is still running after {timeout:g} s")
         if self._error is not None:
             raise self._error
         assert self._outcome is not None
@@ -316,7 +316,7 @@ class _Inbox:
                 return pickle.load(answer)
         except BaseException as error:  # SystemExit would end this thread
             self._kind = b"e"
-            return b"", f"{type(error).__name__}: {error}", f"its answer cannot be read here: {error}"
+            return b"", f"{type(error).__name__}: {error}", f"its result cannot be unpickled here: {error}"
 
 
 class _Destination:

@@ -121,7 +121,7 @@ def _run_job(spec: JobSpec, at_end: Callable[[Outcome], None] = lambda outcome: 
     if spec.requeue and outcome.cause == "preempted":
         from bireme.runner import preemption
 
-        complain("asks Slurm to queue the job again", patience=_PATIENCE)  # first: Slurm then ends this command too
+        complain("asking Slurm to queue the job again", patience=_PATIENCE)  # first: Slurm then ends this command too
         if problem := preemption.requeue():
             complain(f"it is not queued again: {problem}")
     return outcome.exit_code

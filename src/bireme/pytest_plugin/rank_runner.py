@@ -135,7 +135,7 @@ def _outcome(pid: int, read: int, stacks: Any, connection: Connection) -> tuple[
         return "ended", text if why == "stacks" else STOPPED
     code = os.waitstatus_to_exitcode(status)
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return "ended", f"the test has ended its process, {how}\n{text}".rstrip()
+    return "ended", f"the test ended its process, {how}\n{text}".rstrip()
 
 
 def _own_frames(text: str) -> str:

@@ -149,7 +149,7 @@ class RankPool:
                 except (EOFError, OSError):
                     answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
             if not why and not ready:
-                why = f"the test hangs: it has not ended after {self._config.option.ranks_timeout:g} s"
+                why = f"the test hangs: it is still running after {self._config.option.ranks_timeout:g} s"
                 self._end(asked, "stacks")
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
@@ -184,7 +184,7 @@ class RankPool:
             _say_rank(report, rank, len(ended) + len(by_rank), f"{len(ended)} others were stopped")
             return report
         lines = [why] if why and why != rank_runner.STOPPED else []
-        said = {rank: text or "its stack is not known" for rank, text in ended.items()}
+        said = {rank: text or "its stack is unknown" for rank, text in ended.items()}
         said |= dict.fromkeys(by_rank, "it has passed")
         lines += [f"rank {rank}: {text}" for rank, text in sorted(said.items(), key=_by_blame)]
         return pytest.TestReport(
@@ -206,7 +206,7 @@ def merged(reports: dict[int, pytest.TestReport], count: int) -> pytest.TestRepo
         for title, text in other.sections
     ]
     if failed and count > 1:
-        _say_rank(report, rank, count, f"{len(failed)} of {count} ranks have failed")
+        _say_rank(report, rank, count, f"{len(failed)} of {count} ranks failed")
     return report
 
 

@@ -227,15 +227,15 @@ class Template:
         threads = os.listdir("/proc/self/task")
         if len(threads) > 1:
             names = sorted({_read(f"/proc/self/task/{each}/comm").decode().strip() for each in threads})
-            raise UnsafeError(f"after the imports it has {len(threads)} threads ({', '.join(names)})")
+            raise UnsafeError(f"after the imports the process has {len(threads)} threads ({', '.join(names)})")
         monitoring: Any = getattr(sys, "monitoring", None)
         if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
-            raise UnsafeError("a debugger or a measurement of coverage is active")
+            raise UnsafeError("a debugger or coverage is active")
         for fd in _descriptors():
             if fd not in self.inherited and fd != self.channel.fileno():
                 where = os.readlink(f"/proc/self/fd/{fd}")
                 if where not in HARMLESS:
-                    raise UnsafeError(f"after the imports it has opened {where}")
+                    raise UnsafeError(f"after the imports the process has opened {where}")
         for line in _read("/proc/self/maps").splitlines():
             words = line.split(None, 5)
             if words[1] == b"rw-s":
