@@ -24,7 +24,7 @@ from bireme.tune.metrics.numbers import scaled, shown_ratio
 from bireme.tune.report import charts
 from bireme.tune.report.effects import Effect, effects
 from bireme.tune.report.secrets import Secrets
-from bireme.tune.report.text import counts, left_lines
+from bireme.tune.report.text import counts, explained, left_lines
 from bireme.tune.report.view import (
     COMMANDS,
     MEASURED,
@@ -91,6 +91,7 @@ def page(study: StudyView, secrets: Secrets, now: float, library: str) -> str:
         used=used,
         facts=_facts(study, used),
         left=": ".join(left_lines(study, now)),
+        explained=explained(study),
         effects=[{**one.as_dict(), "much": _much(one)} for one in found],
         compared=list(dict.fromkeys(each.goal for each in study.finalists)),
         measured=bool(study.goals) and any(study.figure(trial) is not None for trial in study.trials),

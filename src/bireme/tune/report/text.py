@@ -54,11 +54,16 @@ def answer_lines(study: StudyView) -> list[str]:
     lines += [f"not distinguishable from {it}: {described(study, each)}" for each in study.ties[:_TIES]]
     if len(study.ties) > _TIES:
         lines.append(f"(and {len(study.ties) - _TIES} more: bireme tune report)")
-    lines += [_lucky(study, each) for each in lucky(study)]
-    first = preferred(study)
+    lines += explained(study)
+    return [*lines, *(f"on the front: {described(study, each)}" for each in answer.front)]
+
+
+def explained(study: StudyView) -> list[str]:
+    """Why the best is none of those that the figures of a study of DeepSpeed seem to prefer."""
+    lines, first = [_lucky(study, each) for each in lucky(study)], preferred(study)
     if first is not None:
         lines.append(f"DeepSpeed's figure of one run preferred {study.configurations[first].text}")
-    return [*lines, *(f"on the front: {described(study, each)}" for each in answer.front)]
+    return lines
 
 
 def preferred(study: StudyView) -> int | None:

@@ -83,10 +83,13 @@ def answer(
 
     def as_good(lead: int) -> list[Point]:
         others = (number for number in range(1, len(points)) if number != lead)
-        return [points[number] for number in others if posterior.ahead(number, lead, -least) >= _TIE]
+        ties = [points[number] for number in others if posterior.ahead(number, lead, -least) >= _TIE]
+        return sorted(ties, key=measurements.seconds)
 
     if not better:
         place, ends = rounds.leading
+        if ends and place:  # the default, which may be chosen, is before what is cheaper
+            place = points.index(_cheaper(measurements, points[place], [points[each] for each in posterior.good]))
         leader = points[place]
         ahead = posterior.means[place] - posterior.means[0]
         if posterior.ahead(place, 0, least) >= _TIE if ends else ahead >= least:
@@ -108,7 +111,7 @@ def answer(
         high=sure.high,
         rounds=sure.rounds,
         runs=min(_runs(measurements, best), _runs(measurements, baseline)),
-        ties=tuple(each for each in (leader, *equal) if each != best),
+        ties=tuple(sorted((each for each in (leader, *equal) if each != best), key=measurements.seconds)),
         seconds=measurements.seconds(best),
         text=f"{shown_ratio(sure.ratio)} x {name}, and at least {shown_ratio(sure.low)} x{_SUBSET * several}",
     )
@@ -225,7 +228,8 @@ def without_default(
         rounds=count,
         ties=tuple(
             each
-            for each, versus in against  # who has left after fewer rounds was worse
+            for each, versus in sorted(against, key=lambda one: measurements.seconds(one[0]))
+            # Who has left after fewer rounds was worse.
             if versus.count >= min(3, count) and versus.high >= 0 and versus.plausible(-math.log1p(effect))
         ),
         compared=tuple(_compared(measurements, 0, each, versus) for each, versus in against if versus.count),

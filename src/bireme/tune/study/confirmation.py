@@ -32,7 +32,7 @@ than a claim takes at least, or this part of all runs."""
 _FORECASTS = 64
 """The number of draws of a forecast."""
 
-_APART = 1.2
+_APART = 1.8
 """A point is set apart when its distance is so many standard errors."""
 
 _EVEN = 0.2

@@ -180,7 +180,7 @@ class Answer(Value):
             is confirmed.
         runs: how often ``best`` and the baseline were measured, at least.
         rounds: the paired rounds of ``best`` and the baseline.
-        ties: points that cannot be distinguished from ``best``.
+        ties: points that cannot be distinguished from ``best``, those with the shortest runs first.
         promising: ``best``, or, of two goals without rounds, the point with the best estimate of the first one; None if
             nothing worked.
         noise: the relative standard deviation of a run; None if unknown.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from bireme.tune.samplers.sampler import Direction
@@ -50,6 +52,24 @@ def test_the_cheaper_of_two_is_the_answer_only_where_it_seems_as_good(less: floa
         and known.best == best
         and {*map(key_of, (known.best, *known.ties))} == {*map(key_of, (FAST, CHEAP))}
     )
+
+
+@pytest.mark.parametrize(("speed", "first"), [(100.0, DEFAULT), (104.0, CHEAP)])
+def test_of_points_that_may_be_chosen_the_default_or_the_cheapest_is_first(speed: float, first: Point):
+    """And ties are told in the order of their costs. A run has 4 % of noise, so a claim would take too many rounds."""
+    measured, costs = Measurements([Objective("speed")]), {0: 10.0, 3: 10.0, 4: 2.0, 5: 5.0}
+    for run, (x, seconds) in itertools.product(range(40), costs.items()):
+        figure = (speed if x else 100.0) * (1.04 if run % 2 else 0.96)
+        result = TrialResult(metrics={"speed": figure}, seconds=seconds)
+        measured.add(Trial(name=f"trial-{x}-{run}", point={"x": x}), result)
+    finalists: list[Point] = [{"x": x} for x in (3, 4, 5)]
+    known = {"searched": measured.scores, "noise": measured.noise(), "patient": False}
+    rounds = Confirmation(DEFAULT, finalists, 1, measured.score, **known)
+    for point in (DEFAULT, *finalists):
+        rounds.tell(1, point, (speed if point["x"] else 100.0,))
+    said = answer(measured, DEFAULT, DEFAULT, FAST, rounds, 0.02)
+    assert rounds.leading[1] and not said.confirmed and said.best == first
+    assert [each["x"] for each in said.ties] == [x for x in (4, 5, 3) if x != first["x"]]
 
 
 def told(speed: float) -> TrialResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -397,6 +398,23 @@ def test_the_time_of_the_confirmation_is_foretold(seed):
             TrialResult(cause="ok", metrics={"speed": speed(trial.point, 0.01, trial.name)}, seconds=1.0),
         )
     assert told is not None and took / 2 <= told.seconds <= 2 * took and told.low <= told.seconds <= told.high
+
+
+@pytest.mark.slow
+def test_most_forecasts_are_right_within_a_factor_of_two():
+    """Of 24 points at 3 % of noise: all are equal, one or a quarter are better, or they differ much."""
+    right = []
+    for better, by, confirm in itertools.product((0, 1, 6, 23), (0.04, 0.1), (None, "sure")):
+        draw, told, took = random.Random(f"{better} {by} 0"), None, 0
+        speeds = [1.0] * (24 - better) + [1 + by * (draw.uniform(-2, 2) if better > 6 else 1) for _ in range(better)]
+        study = Study({"x": [str(x) for x in range(24)]}, maximize="speed", confirm=confirm)
+        while trial := study.ask():
+            if trial.paired:
+                told, took = told or study.forecast, took + 1
+            metrics = {"speed": speeds[int(trial.point["x"])] * draw.gauss(1, 0.03)}
+            study.tell(trial.name, TrialResult(metrics=metrics, seconds=1.0))
+        right.append(told is None or took / 2 <= told.seconds <= 2 * took)
+    assert sum(right) >= 12, right
 
 
 def test_what_is_left_is_for_the_best_one_where_a_round_of_all_does_not_fit():
