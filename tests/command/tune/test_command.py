@@ -489,6 +489,6 @@ def test_a_study_that_is_killed_in_its_paired_rounds_goes_on_there(desk):
 def test_the_rounds_can_be_switched_off(desk):
     desk.configure({**STAGES, "train_micro_batch_size_per_gpu": [8]})
     done = desk.run("--steps", "6", options=(*ONE, "--confidence", "0"))
-    assert "@" not in done.stdout and ", by 1 run\n" in done.stdout
+    assert "@" not in done.stdout and ", from 1 run\n" in done.stdout
     done = desk.run(options=(*ONE, "--effect", "much"), code=2)
     assert done.stderr == "bireme: --effect: 'much' is not a percentage from 0.1 to 100\n"

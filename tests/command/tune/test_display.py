@@ -43,7 +43,7 @@ def test_what_runs_what_is_best_and_what_is_left(shown, desk):
     ends(it)
     plain = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", it.seen).decode()
     assert re.search(r"▸ +z0_gas2_tmbspg4 +localhost:0 +\d", plain)
-    assert "best so far: z0_gas1_tmbspg8  800 samples/s by the clock, by 1 run" in plain and "2 done · " in plain
+    assert "best so far: z0_gas1_tmbspg8  800 samples/s by the clock, from 1 run" in plain and "2 done · " in plain
     assert "z0_gas1_tmbspg8: 800 samples/s, the best so far" in plain
     assert it.seen.count(HIDE) == it.seen.count(SHOW) == 1
     last = it.seen[it.seen.rindex(SHOW) :].decode()
@@ -67,7 +67,7 @@ def test_ctrl_c_twice_does_not_wait_for_ranks_that_do_not_end(shown, desk):
     it.expect("▸")
     wait_for((desk.folder / "stubborn.0").exists)
     it.type(CTRL_C)
-    it.expect("stopping; up to 60 s; Ctrl+C again kills; what has ended is kept")
+    it.expect("stopping; up to 60 s; Ctrl+C again kills; the results so far are kept")
     it.type(CTRL_C)
     ends(it, 130)
     assert desk.stage.left() == {}

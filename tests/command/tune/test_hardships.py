@@ -281,7 +281,7 @@ def test_killed_while_it_seeks_walls_it_finds_the_same(desk, tmp_path_factory):
         process.kill()
         process.communicate()
         now = desk.causes()
-        assert seen.items() <= now.items(), "what has ended is kept"
+        assert seen.items() <= now.items(), "the results so far are kept"
         seen, kills = now, kills + 1
         if any("over" in record for record in desk.records()):  # killed at its last words; it would begin anew
             break

@@ -63,7 +63,7 @@ def test_the_screen_says_how_long_the_finalists_take_and_status_the_same(bench):
     seen = (bench.folder / "seen").read_text()
     line = rf"^comparing the finalists, for [\d.]+ s: {re.escape(last[1] if last else '')}$"
     assert re.search(line, seen, re.MULTILINE), seen
-    assert "It ended: the rounds have decided what matters." in done.stdout
+    assert "It ended: the rounds have settled every difference that matters." in done.stdout
 
 
 def test_values_reach_environment_and_files(bench):

@@ -114,7 +114,7 @@ def diagnose(end: End, figures: Mapping[str, float], reason: str, stderr: str) -
     else:
         result = _of_report(end.report)
         if result.cause == "failed" and not reason:
-            result = result.replace(reason=f"{result.reason} (after it had measured)")
+            result = result.replace(reason=f"{result.reason} (after it had reported its metrics)")
     return result.replace(seconds=end.seconds)
 
 

@@ -170,7 +170,7 @@ class StudyRun:
             self._signum = signum
             seconds = self._executor.stop(signum)
             wait = f" up to {seconds:g} s; Ctrl+C again kills;" if seconds else ""
-            self._show(lambda callback: callback.note(f"stopping;{wait} what has ended is kept"))
+            self._show(lambda callback: callback.note(f"stopping;{wait} the results so far are kept"))
             self._fill()
         elif signum in (signal.SIGINT, signal.SIGQUIT):
             self._executor.kill()

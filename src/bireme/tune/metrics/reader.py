@@ -158,7 +158,7 @@ class Reader:
             if first.stride > 1:
                 yield f"{figure}: {first.count:,} readings, kept as means of {first.stride:,} each"
             if not all(part.settled for part in parts):
-                yield f"{figure} had not become steady when the trial ended"
+                yield f"{figure} was not yet steady when the trial ended"
 
     def _block(self, stream: _Stream, block: bytes) -> None:
         """Take the figures of complete lines."""

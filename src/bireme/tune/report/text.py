@@ -19,7 +19,7 @@ _DOING = {
     "noise": "measuring the noise",
     "search": "searching",
     "profile": "profiling the model",
-    "limits": "searching what fits in memory",
+    "limits": "searching for what fits in memory",
     "rest": "searching",
     "screen": "running the best again",
     "confirm": "comparing the finalists",
@@ -39,9 +39,7 @@ def answer_lines(study: StudyView) -> list[str]:
     """What is known of the best, as every screen and the summary say it."""
     answer, lines = study.answer, []
     if answer.noise is not None:
-        lines.append(
-            f"noise of a run: {100 * answer.noise:.1f} % (standard deviation, by what the search ran several times)"
-        )
+        lines.append(f"noise of a run: {100 * answer.noise:.1f} % (standard deviation of the search's repeated runs)")
     lines += best_lines(study)
     if study.best is None:
         return lines
@@ -93,9 +91,9 @@ def lucky(study: StudyView) -> list[int]:
 def _lucky(study: StudyView, config: int) -> str:
     """Why it is not the best."""
     runs = sum(trial.config == config and study.figure(trial) is not None for trial in study.trials)
-    noise = f": a run has {100 * study.answer.noise:.1f} % of noise" if study.answer.noise is not None else ""
-    text = f"{study.configurations[config].text} has a better mean, but by {counted(runs, 'run')}"
-    return f"{text}, and is not shown to be better{noise}"
+    noise = f": the noise of a run is {100 * study.answer.noise:.1f} %" if study.answer.noise is not None else ""
+    text = f"{study.configurations[config].text} has a better mean (of {counted(runs, 'run')})"
+    return f"{text}, but is not shown to be better{noise}"
 
 
 def best_lines(study: StudyView) -> list[str]:

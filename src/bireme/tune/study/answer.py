@@ -24,7 +24,7 @@ _MANY_ROUNDS = 1000
 _SHOWN = 0.05
 """Less than this many seconds are not told: a program that is told of has often no times."""
 
-_SUBSET = "; the front has only points that ran in rounds, so points of it may be missing"
+_SUBSET = "; the front lists only points that ran in paired rounds, so it may be incomplete"
 
 _TIE = 0.05
 """A point is told as a tie if it is as good as the best, but for what matters, with at least this probability."""
@@ -145,20 +145,20 @@ def _guess(
         ahead = float(rounds.posterior.means[place] - rounds.posterior.means[0])
         alpha, done = rounds.alpha(best), rounds.versus(best).count
     if ahead < least and not chosen:
-        text = f"no point seems to be better than {name} by what matters"
+        text = f"no point seems to be better than {name} by {100 * math.expm1(least):.3g} % or more"
         return known.replace(promising=known.baseline, text=text)
     own, theirs = _runs(measurements, best), _runs(measurements, known.baseline)
     of = "each" if own == theirs else f"and {theirs} of {name}"
     ratio = _of_means(measurements, best, known.baseline) or measurements.ratio(0, ahead)
-    text = f"about {shown_ratio(ratio)} x {name} by {counted(own, 'run')} {of}"
+    text = f"about {shown_ratio(ratio)} x {name} from {counted(own, 'run')} {of}"
     if chosen:
-        text += f"; within {100 * math.expm1(least):.3g} % of the best with 95 %"
+        text += f"; within {100 * math.expm1(least):.3g} % of the best, with 95 % confidence"
     spread = math.sqrt(2) * (known.noise or 0.02)
     more = max(1.0, expected_rounds(ahead, spread, alpha) - done)
     if math.isfinite(more) and more < _MANY_ROUNDS:
         seconds = more * (measurements.seconds(best) + measurements.seconds(known.baseline))
         took = f" ({duration(seconds)})" if seconds >= _SHOWN else ""
-        text += f"; not confirmed: about {counted(math.ceil(more), 'more round')}{took}"
+        text += f"; not confirmed: this needs about {counted(math.ceil(more), 'more round')}{took}"
     else:
         text += "; not confirmed"
     return known.replace(
@@ -209,7 +209,7 @@ def without_default(
         promising=best,
         noise=measurements.noise()[0],
         seconds=measurements.seconds(best),
-        text=f"by {counted(len(measurements.scores(best)), 'run')}",
+        text=f"from {counted(len(measurements.scores(best)), 'run')}",
     )
     working = [] if rounds is None else [each for each in (best, *rounds.finalists) if not rounds.failed(each)]
     if rounds is None or not rounds.last or not working:

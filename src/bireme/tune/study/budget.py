@@ -95,7 +95,7 @@ class Budget:
         """
         left = self.left(begun)
         if left is not None and left < trials:
-            return f"what is left of the budget of {counted(self.trials or 0, 'trial')} is too little for a round"
+            return f"the rest of the budget of {counted(self.trials or 0, 'trial')} is not enough for a round"
         if self.seconds is not None and self.elapsed + seconds > self.seconds:
             return f"what is left of the budget of {self.seconds:g} s is too little for a round"
         return ""

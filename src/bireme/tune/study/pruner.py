@@ -40,7 +40,7 @@ def reason_to_prune(measured: Measurements, best: Observation, seconds: float, s
     bound = math.log(best.value) - margin
     goal = measured.goals[0]
     if goal.name == CLOCK and goal.direction == "minimize":
-        return "slower than the best already" if measured.score(0, max(seconds, 1e-9)) < bound else ""
+        return "already slower than the best" if measured.score(0, max(seconds, 1e-9)) < bound else ""
     if len(series) < 8 or min(series) <= 0:
         return ""
     # Neighbours in a series are not independent: means of quarters nearly are.
@@ -48,7 +48,7 @@ def reason_to_prune(measured: Measurements, best: Observation, seconds: float, s
     parts = [statistics.fmean(series[start : start + size]) for start in range(0, 4 * size, size)]
     scores = [measured.score(0, part) for part in parts]
     may_be = statistics.fmean(scores) + _CAREFUL * statistics.stdev(scores) / math.sqrt(len(scores))
-    return "worse than the best for certain" if may_be < bound else ""
+    return "certainly worse than the best" if may_be < bound else ""
 
 
 class Halving:

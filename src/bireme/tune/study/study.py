@@ -361,7 +361,7 @@ class Study:
         if spent := self._budget.spent(self._begun):
             return ("wait" if self._pending else Stop(spent)), None
         if not self._pending and self._measured.failures >= _FAILURES and not self._measured.working():
-            return Stop(f"nothing works: each of the first {self._measured.failures} points has failed"), None
+            return Stop(f"nothing works: each of the first {self._measured.failures} points failed"), None
         if self._rounds is None:
             if (proposal := self._next_search() or self._next_screen()) is not None:
                 return self._make(proposal), None
@@ -459,21 +459,21 @@ class Study:
         """Why a round does not fit into what is left of the budget; "" if it does."""
         seconds = sum(map(self._measured.seconds, plan))
         if seconds and self._seconds_used + seconds > self._seconds_allowed:
-            return f"its best points have run again for their part of the time (--confirm {self._confirm})"
+            return f"the time for running the best points again is used up (--confirm {self._confirm})"
         return self._budget.too_little(self._begun, len(plan), seconds)
 
     def _reason(self, rounds: PairedRounds | None) -> str:
         """Why nothing more is run, if the budget has room for another trial."""
         if rounds is not None:
             plan = rounds.confirmation.plan(rounds.last + 1)
-            return (plan and self._too_little(plan)) or "the rounds have decided what matters"
+            return (plan and self._too_little(plan)) or "the rounds have settled every difference that matters"
         if (
             self._baseline is not None
             and self._share_spent
             and self._space.size > 1
             and self._sampler.propose(self._measured, ()) is not None
         ):
-            return "what is left of the budget is too little to try another point"
+            return "the rest of the budget is not enough to try another point"
         return self._sampler.reason(self._measured)
 
     # -- budget ----------------------------------------------------------------------------------------
@@ -557,8 +557,8 @@ class Study:
         )
         noise = 100 * (self._measured.noise()[0] or 0.0)
         return (
-            f"a run has {noise:.1f} % of noise: to tell {100 * self._effect:g} % takes about {duration(sure)}"
-            f" ({longer}); --effect {math.ceil(100 * effect)} or longer runs take less"
+            f"the noise of a run is {noise:.1f} %: detecting a difference of {100 * self._effect:g} % takes"
+            f" about {duration(sure)} ({longer}); --effect {math.ceil(100 * effect)} or longer runs take less"
         )
 
     @property

@@ -47,7 +47,7 @@ def test_the_whole(played):
         "Tuning took 1 min 15 s; 4 trials of 4 configurations.\n"
         "It ended: every configuration was measured.\n"
         "\n"
-        "best: z1_gas1_tmbspg8  409.1 samples/s by the clock, by 1 run\n"
+        "best: z1_gas1_tmbspg8  409.1 samples/s by the clock, from 1 run\n"
     )
 
 

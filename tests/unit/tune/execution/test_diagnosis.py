@@ -75,7 +75,7 @@ def test_no_metric() -> None:
 def test_who_has_died_cannot_vouch_for_its_figures() -> None:
     found = result(failed(rank(1, 139), swept(0)), reason="")
     assert found == TrialResult(
-        "failed", "rank 1 on node1: SIGSEGV (exit code 139) (after it had measured)", seconds=10.0
+        "failed", "rank 1 on node1: SIGSEGV (exit code 139) (after it had reported its metrics)", seconds=10.0
     )
 
 

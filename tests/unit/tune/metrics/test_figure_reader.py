@@ -18,7 +18,7 @@ from bireme.tune.execution.experiment import End
 from bireme.tune.metrics.metric import Measure, Readings, parse
 from bireme.tune.metrics.reader import Reader
 
-PRUNED = End(143, None, 2.0, stopped=False, end_reason="worse than the best for certain")
+PRUNED = End(143, None, 2.0, stopped=False, end_reason="certainly worse than the best")
 REPORT = {"ends": [{"rank": 0, "seconds": 3.5}, {"rank": 1, "seconds": 4.0}]}
 
 

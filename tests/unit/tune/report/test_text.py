@@ -49,15 +49,15 @@ FINALIST = Finalist(
 
 def test_a_confirmed_answer() -> None:
     assert answer_lines(study(8, 16, 32, answer=SURE, finalists=(FINALIST,))) == [
-        "noise of a run: 0.8 % (standard deviation, by what the search ran several times)",
+        "noise of a run: 0.8 % (standard deviation of the search's repeated runs)",
         "best: batch=32  rate 200, 1.5 x the default (95%: 1.4 to 1.6, 4 paired rounds)",
     ]
 
 
 def test_a_better_mean_than_that_of_the_best_of_a_deepspeed_study_is_explained() -> None:
     """The best is by the rounds that both ran; the table below it has the means of all runs."""
-    known = study(8, 16, 32, answer=AnswerView(best=1, baseline=1, noise=1.67, text="by 3 runs"), kind="deepspeed")
-    why = "batch=32 has a better mean, but by 1 run, and is not shown to be better: a run has 167.0 % of noise"
+    known = study(8, 16, 32, answer=AnswerView(best=1, baseline=1, noise=1.67, text="from 3 runs"), kind="deepspeed")
+    why = "batch=32 has a better mean (of 1 run), but is not shown to be better: the noise of a run is 167.0 %"
     assert why in answer_lines(known)
     assert why not in answer_lines(known.replace(answer=known.answer.replace(ties=(2,))))
     assert not any("better mean" in line for line in answer_lines(known.replace(kind="program")))
@@ -153,7 +153,7 @@ def test_the_whole_summary() -> None:
         "Tuning took 6.0 s; 3 trials of 3 configurations.\n"
         "It ended: everything is decided.\n"
         "\n"
-        "noise of a run: 0.8 % (standard deviation, by what the search ran several times)\n"
+        "noise of a run: 0.8 % (standard deviation of the search's repeated runs)\n"
         "best: batch=32  rate 200, 1.5 x the default (95%: 1.4 to 1.6, 4 paired rounds)\n"
     )
 

@@ -92,13 +92,17 @@ def measured_as(figures: dict[int, list[float]]) -> Measurements:
         ({0: [100, 101], 1: [0], 2: [0]}, "no other point works", DEFAULT),
         ({0: [100, 101], 1: [90, 0]}, "no point seems to be better than the default", DEFAULT),
         ({0: [100, 101], 1: [90]}, "no point seems to be better than the default", DEFAULT),
-        ({0: [100, 101], 1: [101.5]}, "no point seems to be better than the default by what matters", DEFAULT),
+        ({0: [100, 101], 1: [101.5]}, "no point seems to be better than the default by 2 % or more", DEFAULT),
         (
             {0: [100, 101], 1: [150]},
-            "about 1.49 x the default by 1 run and 2 of the default; not confirmed: about",
+            "about 1.49 x the default from 1 run and 2 of the default; not confirmed: this needs about",
             SURE,
         ),
-        ({0: [100, 101], 1: [150, 151]}, "about 1.5 x the default by 2 runs each; not confirmed: about", SURE),
+        (
+            {0: [100, 101], 1: [150, 151]},
+            "about 1.5 x the default from 2 runs each; not confirmed: this needs about",
+            SURE,
+        ),
     ],
 )
 def test_without_rounds_the_answer_says_what_was_measured(figures: dict[int, list[float]], text: str, promising: Point):
@@ -138,7 +142,9 @@ def test_what_may_be_chosen_is_named_though_it_is_not_confirmed(monkeypatch: pyt
     known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.02)
     assert known.best == known.promising and not known.confirmed
     assert {*map(key_of, (known.best, *known.ties))} == {*map(key_of, (SURE, NEW))}
-    assert known.text.startswith("about 1.1 x the default by 3 runs each; within 2 % of the best with 95 %; not conf")
+    assert known.text.startswith(
+        "about 1.1 x the default from 3 runs each; within 2 % of the best, with 95 % confidence; not conf"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +163,7 @@ def test_what_is_not_confirmed_is_better_by_the_means_that_are_shown(
         rounds.tell(1, point, (speed,))
     known = answer(measured, DEFAULT, DEFAULT, SURE, rounds, 0.02)
     assert known.best == SURE and not known.confirmed and known.ratio == pytest.approx(ratio)
-    assert f"about {ratio} x the default by 2 runs and 3 of the default" in known.text
+    assert f"about {ratio} x the default from 2 runs and 3 of the default" in known.text
 
 
 def test_a_forecast_names_a_range_only_if_it_is_one():

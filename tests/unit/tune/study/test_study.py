@@ -213,7 +213,7 @@ def test_a_budget_too_short_for_another_point_is_the_reason():
     now = [0.0]
     study = Study({"n": [1, 2, 3]}, minimize="time", seconds=3.0, clock=lambda: now[0])
     done = run_all(study, now)
-    assert done == 2 and study.over == "what is left of the budget is too little to try another point"
+    assert done == 2 and study.over == "the rest of the budget is not enough to try another point"
 
 
 def run_all(study: Study, now: list[float] | None = None) -> int:
@@ -366,7 +366,7 @@ def test_the_confirmation_takes_its_part_of_the_time(confirm, most):
         study.tell(trial.name, TrialResult(cause="ok", metrics=metrics, seconds=1.0))
     rounds = phases.count("confirm")
     assert rounds <= max(most * (len(phases) - rounds), 16 if most else 0)
-    assert confirm == "off" or confirm in study.over or "decided what matters" in study.over
+    assert confirm == "off" or confirm in study.over or "every difference that matters" in study.over
 
 
 @pytest.mark.parametrize("confirm", ["50", "0%", "100%", "some"])
@@ -382,8 +382,8 @@ def test_with_few_trials_the_best_so_far_is_named_with_what_is_missing():
     assert not answer.confirmed and answer.best == answer.promising != answer.baseline
     assert answer.ratio > 1.2 and answer.runs == 1
     known, missing = answer.text.split("; not confirmed: ")
-    assert re.fullmatch(r"about [\d.]+ x the default by 1 run and 2 of the default", known)
-    assert re.fullmatch(r"about \d+ more rounds \([\d.]+ s\)", missing)
+    assert re.fullmatch(r"about [\d.]+ x the default from 1 run and 2 of the default", known)
+    assert re.fullmatch(r"this needs about \d+ more rounds \([\d.]+ s\)", missing)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -446,7 +446,7 @@ def test_a_program_that_always_fails_does_not_run_the_whole_space():
     while trial := study.ask():
         study.tell(trial.name, failed="ImportError")
         count += 1
-    assert count == 20 and study.over == "nothing works: each of the first 20 points has failed"
+    assert count == 20 and study.over == "nothing works: each of the first 20 points failed"
 
 
 # -- what is not run ---------------------------------------------------------------------------------
@@ -460,7 +460,9 @@ def test_only_a_budget_bounds_the_rounds(trials):
     while trial := study.ask():
         study.tell(trial.name, speed=math.exp(0.05 * trial.point["x"] + draw.gauss(0, 0.2)))
     assert (study.answer.rounds > 28) == (trials is None)
-    assert study.over == ("the budget of 60 trials is spent" if trials else "the rounds have decided what matters")
+    assert study.over == (
+        "the budget of 60 trials is spent" if trials else "the rounds have settled every difference that matters"
+    )
 
 
 def test_out_of_memory_rules_out_what_needs_more():
@@ -485,7 +487,7 @@ def test_a_running_trial_that_cannot_win_is_stopped():
     while (trial := study.ask()) and trial.phase == "noise":
         study.tell(trial.name, TrialResult(seconds=10 * draw.gauss(1, 0.01)))
     assert not study.reason_to_prune(trial.name, 9.0)
-    assert study.reason_to_prune(trial.name, 20.0) == "slower than the best already"
+    assert study.reason_to_prune(trial.name, 20.0) == "already slower than the best"
 
 
 def test_a_series_that_stays_below_the_best_is_stopped():
@@ -663,7 +665,7 @@ def test_a_front_of_many_is_found_and_takes_all_trials_of_the_budget(seed):
     answer = study.answer
     found = {point["size"] for point in answer.front if not point["waste"]}
     assert len(found) >= 10 and len(answer.front) <= len(found) + 1 and count >= 59
-    assert answer.text.endswith("; the front has only points that ran in rounds, so points of it may be missing")
+    assert answer.text.endswith("; the front lists only points that ran in paired rounds, so it may be incomplete")
 
 
 def test_the_search_of_a_front_takes_its_part_of_the_trials():
