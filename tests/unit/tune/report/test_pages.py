@@ -84,7 +84,7 @@ def test_the_screen_of_a_running_study_whose_lock_stays(tmp_path: Path) -> None:
     assert "14 trials done of at most 40" in screen and "searching, for" in screen and " to go\n" in screen
     assert "on localhost:1  since " in screen and "batch=64 compile=off" in screen
     assert re.search(
-        r"best so far: batch=(.*), ([\d.]+) x the default\nabout \2 x the default by .*; not confirmed", screen
+        r"best so far: batch=(.*), ([\d.]+) x the default\nabout \2 x the default from .*; not confirmed", screen
     )
     study, _ = read_study(str(tmp_path))
     assert study.state == "stopped" and study.trials[-1].cause == "interrupted"
