@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.test_pytest_plugin import command
-from tests.conftest import Stage, clean_environ
+from tests.command.test_pytest_plugin import ALONE, command
+from tests.conftest import Stage
 from tests.kit import needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, needs.modules("torch", "expecttest")]
@@ -69,7 +69,7 @@ def verdicts(stage: Stage, folder: Path, name: str) -> dict[str, str]:
     (folder / "temp/test_dir").mkdir(exist_ok=True)
     (folder / "test_theirs.py").write_text(THEIRS)
     words = [f"test_theirs.py::{name}::{each}" for each in NAMES]
-    environ = clean_environ(BACKEND="gloo", WORLD_SIZE="2", TEMP_DIR=str(folder / "temp"))
+    environ = {**ALONE, "BACKEND": "gloo", "WORLD_SIZE": "2", "TEMP_DIR": str(folder / "temp")}
     done = stage.run_argv(command("-v", "--tb=short", *words), cwd=folder, timeout=500, env=environ)
     return dict(re.findall(rf"::{name}::(\w+) ([A-Z]+)", done.stdout)) or {"nothing": done.stdout + done.stderr}
 
