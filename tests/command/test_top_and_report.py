@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bireme.cli import job_page, top
-from tests.conftest import Stage, clean_environ, read_lines
+from tests.conftest import Stage, clean_environ, read_lines, wait_for
 
 WORKS = """
 import os, sys, time
@@ -144,3 +144,17 @@ def test_what_is_refused(stage: Stage, tmp_path: Path, text: str | None, said: s
     if text is not None:
         path.write_text(text)
     assert said in stage.run("report", str(path), code=2).stderr
+
+
+def test_a_job_that_is_only_starting(stage: Stage, tmp_path: Path) -> None:
+    """Nobody knows of a rank yet: so it says, and the job goes on."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    job = stage.start("run", "--launcher", "exec", "--launcher_args", f"{slow} {{host}}", "--hosts", "node1:2", "x.py")
+    wait_for(lambda: str(job.pid) in stage.run("ps", code=0).stdout, "the job is listed")
+    said = stage.run("top", "--once", str(job.pid), code=0).stdout
+    assert said.startswith(f"job {job.pid}: 0 ranks on 0 nodes, starting for ")
+    assert job.poll() is None
+    job.terminate()
+    assert job.wait(60) == 143

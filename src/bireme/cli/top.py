@@ -22,6 +22,7 @@ _PAUSE = 2.0
 """Seconds between two samples."""
 _FIRST_PAUSE = 0.5
 _KEYS = "s stacks  l last lines  d drain the marked node  q quit"
+_COLUMNS = "rank: share of a core, memory, age of its last line"
 _CELL = 22
 _SAME = 5.0
 _STALE = 60.0
@@ -94,9 +95,7 @@ def once(ask: Ask, width: int) -> str:
     time.sleep(_FIRST_PAUSE)
     facts = ask(do="top")
     rows = lines(facts, {each["rank"]: each for each in first["each"]}, width)
-    return "\n".join(
-        (head(facts), "rank: share of a core, memory, age of its last line", *(row[1] for row in rows), "")
-    )
+    return "\n".join((head(facts), _COLUMNS, *(row[1] for row in rows), ""))
 
 
 class Screen:
@@ -141,7 +140,7 @@ class Screen:
         self._marked = max(0, min(self._marked, len(nodes) - 1))
         window.erase()
         _put(window, 0, head(self._facts), curses.A_BOLD)
-        _put(window, 1, self._news or "rank: share of a core, memory, age of its last line", curses.A_DIM)
+        _put(window, 1, self._news or _COLUMNS, curses.A_DIM)
         marked = next((number for number, row in enumerate(rows) if nodes and row[0] == nodes[self._marked]), 0)
         top = max(0, marked - max(1, height - 4) + 1)
         for place, (number, (name, text, stale)) in enumerate(list(enumerate(rows))[top : top + max(0, height - 3)]):

@@ -195,21 +195,18 @@ def _at_length(pid: int, state: str) -> str:
             ]
     except (OSError, IndexError):
         calls = []
-    files, others = [], 0
+    files, sockets = [], 0
     try:
         for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
             path = os.readlink(f"/proc/{pid}/fd/{name}")
-            others += path.startswith("socket:")
+            sockets += path.startswith("socket:")
             if path.startswith("/") and not path.startswith("/dev/"):
                 files.append(os.path.basename(path))
     except OSError:
         pass  # it has ended meanwhile
-    words = [state + "".join(f" ← {call}" for call in calls[1:_CALLS])]
-    if files or others:
-        words.append(
-            " ".join(("open:", ", ".join((*files[-_FILES:], *([counted(others, "socket")] if others else [])))))
-        )
-    return "; ".join(words)
+    opened = [*files[-_FILES:], *[counted(sockets, "socket")] * bool(sockets)]
+    words = state + "".join(f" ← {call}" for call in calls[1:_CALLS])
+    return f"{words}; open: {', '.join(opened)}" if opened else words
 
 
 def _cpu(pid: int) -> tuple[float, float]:

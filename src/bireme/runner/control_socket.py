@@ -67,8 +67,9 @@ class Client:
             self._loop.unwatch_write(self._socket.fileno())
 
     def watch(self) -> None:
-        """Notice when it leaves."""
-        self._loop.watch(self._socket.fileno(), self.close)
+        """Notice when it leaves, unless it has been answered already."""
+        if self.is_open:
+            self._loop.watch(self._socket.fileno(), self.close)
 
     def close(self) -> None:
         """End the connection."""

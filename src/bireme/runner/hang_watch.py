@@ -35,46 +35,46 @@ class HangWatch:
 
     def __init__(
         self,
-        silence: QuietTime,
+        quiet: QuietTime,
         *,
         now: Callable[[], float],
         look: Callable[[Callable[[Look], None]], object],
         say: Callable[[str, str], object],
         on_hang: Callable[[float, Look], object],
     ) -> None:
-        self._silence, self._now, self._look, self._say, self._on_hang = silence, now, look, say, on_hang
+        self._quiet, self._now, self._look, self._say, self._on_hang = quiet, now, look, say, on_hang
         self._first: Look | None = None
         self._since = 0.0  # the time of the first look
         self._is_looking = self._is_told = False
 
     def tick(self) -> None:
         """Look at the ranks if it is time. Call it after each `QuietTime.tick`."""
-        silence = self._silence
-        if not silence.seconds:
+        quiet = self._quiet
+        if not quiet.seconds:
             if self._is_told:
-                self._say("info", f"the job writes again, after {duration(silence.last)}")
+                self._say("info", f"the job writes again, after {duration(quiet.last)}")
             self._first, self._is_told = None, False
             return
-        limit = silence.limit
+        limit = quiet.limit
         if limit is None or self._is_told or self._is_looking:
             return
         pause = min(_PAUSE, max(TICK, limit / 2))
-        if silence.seconds >= (limit if self._first is None else limit + pause):
+        if quiet.seconds >= (limit if self._first is None else limit + pause):
             self._is_looking = True
             self._look(self._seen)
 
     def _seen(self, look: Look) -> None:
         self._is_looking, self._is_told = False, self._is_told or not look
-        if not self._silence.seconds or not look:
+        if not self._quiet.seconds or not look:
             return
         now = self._now()
         if self._first is None:
             self._first, self._since = look, now
         elif self._hangs(self._first, look, now - self._since):
             self._is_told = True
-            self._on_hang(self._silence.seconds, look)
+            self._on_hang(self._quiet.seconds, look)
         else:
-            self._silence.seconds, self._first = 0.0, None  # it moves: wait as long again
+            self._quiet.seconds, self._first = 0.0, None  # it moves: wait as long again
 
     def _hangs(self, first: Look, look: Look, seconds: float) -> bool:
         """Whether nothing has moved between two looks."""
@@ -85,7 +85,7 @@ class HangWatch:
             return False
         if any(after[key].io - before[key].io > _FLAT_IO for key in after):
             return False
-        if self._silence.given is not None:
+        if self._quiet.given is not None:
             return True  # also if they spin
         if any(after[key].cpu - before[key].cpu > _FLAT_CPU * seconds for key in after):
             return False

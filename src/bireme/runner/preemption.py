@@ -114,10 +114,11 @@ class Preemption:
 
         job, loop = os.environ.get("SLURM_JOB_ID", ""), self._session.loop
         self._leave_slurm()
+        if not job:
+            then(None)
+            return
         command = ("scontrol", "show", "job", "--oneliner", job)
         try:
-            if not job:
-                raise FileNotFoundError
             env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
             self._asking = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env=env)
         except OSError:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bireme.job import JobSpec
-    from bireme.loop import Timer
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
     from bireme.result.rank_use import RankUse
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from bireme.runner.hang_watch import HangWatch
     from bireme.runner.job_requests import JobRequests
     from bireme.runner.preemption import Preemption
+    from bireme.runner.question import Question
     from bireme.runner.quiet_time import QuietTime
 
 
@@ -160,10 +160,8 @@ class Session:
         )
         self._output: JobOutput | None = None
         self._plan: StartPlan | None = None
-        self._stacks: dict[tuple[int, str], RankStack] = {}
-        self._then: Callable[[dict[tuple[int, str], RankStack]], object] = lambda _: None  # once the stacks are there
-        self._patience: Timer | None = None  # with nodes that are asked for them
-        self._silence: QuietTime | None = None
+        self._questions: tuple[Question, Question] | None = None
+        self._quiet_time: QuietTime | None = None
         self._hang_watch: HangWatch | None = None
         self._preemption: Preemption | None = None
         self._heard: set[int] = set()  # ranks that have written something
@@ -178,12 +176,7 @@ class Session:
         self._socket: ControlSocket | None = None
         self._tails: dict[int, bytes] = {}  # the end of what each rank has written, the last one's at the end
         self._talked = False  # whether a rank has written something since it was last looked
-        self._missing = 0  # how many nodes have not sent them
         self._spoke: dict[int, float] = {}  # when each rank has written last
-        self._uses: dict[int, RankUse] = {}
-        self._unmeasured = 0  # how many nodes have not said what their ranks use
-        self._on_uses: list[Callable[[dict[int, RankUse]], object]] = []  # who waits for that
-        self._measuring: Timer | None = None
         self._hosts: dict[int, str] = {}
 
     @property
@@ -308,73 +301,63 @@ class Session:
         self._preemption.begin(why or signal_name(signum))
         return True
 
+    def _question(self) -> tuple[Question, Question]:
+        """What the ranks are doing, and what they use."""
+        if self._questions is None:
+            from bireme.runner.question import Question  # few jobs are asked, and all would hold it
+
+            stacks = Question(self.loop, self.crew.take_stacks, _LOOK)
+            self._questions = stacks, Question(self.loop, self.crew.measure, _MEASURE)
+        return self._questions
+
     def look(self, then: Callable[[dict[tuple[int, str], RankStack]], object]) -> None:
         """Find out what the ranks are doing, before ``then``; that comes after `_LOOK` at the latest."""
-        self._seen()  # a look that is not over yet
-        self._stacks = {}
-        self._then, self._missing = then, self.crew.take_stacks()
-        self._patience = self.loop.after(_LOOK if self._missing else 0, self._seen)
+        stacks, _ = self._question()
+
+        def tell(found: dict[tuple[int, str], RankStack]) -> None:
+            then(found)
+            if not self.verdict.stopping:
+                stacks.found = {}  # somebody only wanted to know
+
+        stacks.end()  # a look that is not over yet
+        stacks.put(tell)
 
     def stacks(self, found: tuple[RankStack, ...]) -> None:
         """Note what ranks of a node were doing."""
-        self._stacks.update({(each.rank, each.thread): each for each in found})
-        self._missing -= 1
-        if not self._missing:
-            self._seen()
+        stacks, _ = self._question()
+        stacks.answered({(each.rank, each.thread): each for each in found})
 
     def measure(self, then: Callable[[dict[int, RankUse]], object]) -> None:
         """Find out what the ranks use, before ``then``; that comes after `_MEASURE` at the latest."""
-        self._on_uses.append(then)
-        if self._measuring is None:
-            self._uses = {}
-            self._measuring = self.loop.after(_MEASURE, self._measured)
-            self._unmeasured = self.crew.measure()
-            if not self._unmeasured:
-                self._measured()
+        _, uses = self._question()
+        uses.put(then)
 
-    def measured(self, uses: tuple[RankUse, ...]) -> None:
+    def measured(self, told: tuple[RankUse, ...]) -> None:
         """Note what ranks of a node use."""
-        self._uses.update({each.rank: each for each in uses})
-        self._unmeasured -= 1
-        if not self._unmeasured:
-            self.loop.after(0, self._measured)  # here it is asked and answered at once
-
-    def _measured(self) -> None:
-        if self._measuring is not None:
-            self._measuring.cancel()
-        self._measuring, told, self._on_uses = None, self._on_uses, []
-        for then in told:
-            then(self._uses)
+        _, uses = self._question()
+        uses.answered({each.rank: each for each in told})
 
     def last_words(self, rank: int) -> tuple[float, str]:
         """How many seconds ago a rank has written, since the start of the job at most, and its last line."""
         line = self._tails.get(rank, b"").rstrip().rpartition(b"\n")[2].decode(errors="replace")[-_LAST_LINE:]
         return self.loop.now() - self._spoke.get(rank, self._begin), line
 
-    def _seen(self) -> None:
-        then, self._then = self._then, lambda _: None
-        if self._patience is not None:
-            self._patience.cancel()
-        then(self._stacks)
-        if not self.verdict.stopping:
-            self._stacks = {}  # somebody only wanted to know
-
     def _watch_hangs(self) -> None:
         """Check from time to time whether the job hangs."""
         if self._gone or self._settled or self.verdict.stopping:
             return
-        if self._silence is None:
+        if self._quiet_time is None:
             from bireme.runner.quiet_time import QuietTime  # no rank has waited for it
 
             given = self.spec.hang_timeout
-            self._silence = QuietTime(None if given == "auto" else seconds_of(given, "--hang_timeout"))
+            self._quiet_time = QuietTime(None if given == "auto" else seconds_of(given, "--hang_timeout"))
         talked, self._talked = self._talked, False
-        self._silence.tick(talked=talked)
-        if self._hang_watch is None and self._silence.is_suspicious:
+        self._quiet_time.tick(talked=talked)
+        if self._hang_watch is None and self._quiet_time.is_suspicious:
             from bireme.runner.hang_watch import HangWatch  # few jobs are suspicious, and all would hold it
 
             self._hang_watch = HangWatch(
-                self._silence, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
+                self._quiet_time, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
             )
         if self._hang_watch is not None:
             self._hang_watch.tick()
@@ -486,11 +469,11 @@ class Session:
         outcome = self.verdict.outcome(seconds=seconds, killed=crew.killed, stuck=crew.stuck, logs=crew.logs)
         if self._preemption is not None and outcome.cause == "preempted":
             outcome = outcome.replace(note="\n".join(filter(None, (outcome.note, self._preemption.told()))))
-        if self._stacks:
+        if self._questions is not None and self._questions[0].found:
             from bireme.result.stacks import merged
 
             hosts, folder = self.where()
-            outcome = outcome.replace(stacks=merged(self._stacks.values(), hosts, own=folder))
+            outcome = outcome.replace(stacks=merged(self._questions[0].found.values(), hosts, own=folder))
         received, name = self._signals.received, self.spec.job_name
         return outcome.replace(unread=self._signals.unread, interrupted=received, job_name=name)
 

@@ -90,6 +90,14 @@ def test_a_job_is_heard() -> None:
     assert drain(job)[0] == 2
 
 
+def test_a_client_that_is_answered_before_the_request_was_taken() -> None:
+    start = RUNNER.index("lambda request")
+    at_once = 'lambda _, client: client.answer({"said": "at once"}))\n'
+    with running(RUNNER[:start] + at_once + RUNNER[RUNNER.index("\n", start) + 1 :]) as job:
+        assert drain(job) == (0, "at once\n")
+        assert drain(job) == (0, "at once\n")
+
+
 @contextmanager
 def elsewhere(pid: int) -> Iterator[None]:
     """A job in a container, of this pid there: to us it is another process than its name says."""
