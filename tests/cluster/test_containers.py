@@ -80,7 +80,7 @@ class Containers:
         return "".join(line for name in NAMES for line in self.podman("top", name, "hpid", "args").splitlines()[2:])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def containers() -> Iterator[Containers]:
     base = Path(tempfile.mkdtemp(prefix="pods-"))  # podman wants a short path
     if os.getuid() or not os.path.exists(WAIT[0]):

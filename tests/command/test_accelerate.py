@@ -126,7 +126,7 @@ def environ_in(folder: Path) -> dict[str, str]:
     return clean_environ(PYTHONPATH=str(folder), HF_HOME=str(folder))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def environments(tmp_path_factory):
     """For each command line, by name: its words, and the environment of rank 0 under accelerate."""
     pytest.importorskip("accelerate", reason="accelerate is not installed: see the Makefile")

@@ -31,7 +31,7 @@ def environment(place: Path) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tool(tmp_path_factory):
     """An environment with nothing but Bireme, and the path of its command."""
     place = environment(tmp_path_factory.mktemp("tools") / "tool")

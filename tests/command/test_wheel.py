@@ -24,12 +24,12 @@ MISSING = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> CleanInstall:
     """What ``pip install bireme`` brings."""
     return CleanInstall(once(tmp_path_factory, "base", lambda folder: CleanInstall(folder).install(wheel)))

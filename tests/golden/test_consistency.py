@@ -46,7 +46,7 @@ NOW = 1_790_010_000.0
 Views = dict[str, str]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("studies")
     command = [sys.executable, "-m", "tests.golden", "--make", str(folder), "--studies", MADE]

@@ -4,8 +4,8 @@
 takes from the end of another's. So every stretch gets a fair part of what is known to take long (`longest.txt`), and at
 its end what takes no time. Long tests wait more than they compute. So between two of the longest stands one of the
 shorter ones, and most of the tests of unknown length, which compute, stand between all of these. Tests that share what
-is costly to start (Slurm's cluster, a browser) go to as few workers as can finish these in time, because each worker
-starts its own.
+is costly to start (Slurm's cluster, a browser: a fixture of the session) go to as few workers as can finish these in
+time, because each worker starts its own, and come first there, where nobody takes them away.
 
 `python -m tests.kit.order LOG` makes the table from the log of a whole run with `--durations=0`.
 """
@@ -71,11 +71,17 @@ def share_out(seconds: Sequence[float], groups: Sequence[str], workers: int) -> 
             bins[number].append(place)
             load[number] += seconds[place]
     for one, size in zip(bins, sizes, strict=True):
-        one.sort(key=lambda place: -seconds[place])
-        one[:] = [one[-1 - turn // 2] if turn % 2 else one[turn // 2] for turn in range(len(one))]
+        one.sort(key=lambda place: (not groups[place], -seconds[place]))
+        shared = sum(bool(groups[place]) for place in one)
+        one[:] = alternating(one[:shared]) + alternating(one[shared:])
         short, rest = rest[: size - len(one)], rest[size - len(one) :]
         one[:] = mixed(one, short)
     return [place for one in bins for place in one]
+
+
+def alternating(known: Sequence[int]) -> list[int]:
+    """The first, the last, the second, the last but one …: of tests by their length, a short one after each long one."""
+    return [known[-1 - turn // 2] if turn % 2 else known[turn // 2] for turn in range(len(known))]
 
 
 def mixed(known: Sequence[int], short: Sequence[int]) -> list[int]:
@@ -88,11 +94,12 @@ def mixed(known: Sequence[int], short: Sequence[int]) -> list[int]:
 
 
 def group_of(item: pytest.Item) -> str:
-    """Which costly thing it needs, as far as its name and its fixtures tell."""
-    fixtures = getattr(item, "fixturenames", ())
-    if "slurm_cluster" in fixtures or "slurm" in item.name.partition("[")[2]:
-        return "slurm"
-    return "browser" if "browser" in fixtures else ""
+    """The costly fixture that it needs, as far as its fixtures and its name tell; each worker has an ssh cluster."""
+    named = getattr(item, "_fixtureinfo", None)
+    for name, found in named.name2fixturedefs.items() if named else ():
+        if found[-1].scope == "session" and found[-1].baseid and name not in ("_subreaper", "_ssh_cluster"):
+            return name
+    return "_slurm_cluster" if "slurm" in item.name.partition("[")[2] else ""
 
 
 @pytest.hookimpl(trylast=True)

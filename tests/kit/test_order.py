@@ -20,8 +20,12 @@ def test_every_test_is_run_once_and_the_longest_first(tests: list[tuple[float, s
     assert sorted(listed) == list(range(len(tests)))
     begin = 0
     for size in stretches(len(tests), workers):
-        lengths = [seconds[place] for place in listed[begin : begin + size]]
-        assert max(lengths, default=0.0) == next(iter(lengths), 0.0)
+        mine = listed[begin : begin + size]
+        lengths = [seconds[place] for place in mine]
+        shared = [bool(groups[place]) for place in mine if seconds[place]]
+        assert shared == sorted(shared, reverse=True), "what is costly to start is done where nobody takes it away"
+        first = [length for place, length in zip(mine, lengths, strict=True) if bool(groups[place]) == any(shared)]
+        assert max(first, default=0.0) == next(iter(lengths), 0.0)
         known = [position for position, length in enumerate(lengths) if length]
         between = [after - before - 1 for before, after in itertools.pairwise(known)]
         assert max(between, default=0) - min(between, default=0) <= 1

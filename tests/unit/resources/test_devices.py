@@ -118,7 +118,7 @@ def write(root: Path, path: str, text: str) -> None:
 # --- NVIDIA -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = needs.program("cc", "gcc", "clang")
     needs.module("pynvml")

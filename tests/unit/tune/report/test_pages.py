@@ -29,7 +29,7 @@ from tests.unit.tune.report.studies import BASELINE, BEGIN, StudyMaker, finished
 SECRETS = ("hunter2-of-the-study", "s3cretpassword")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished(tmp_path_factory.mktemp("study") / "tuning")
 
