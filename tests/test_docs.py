@@ -330,18 +330,16 @@ def test_commands_can_be_read():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(6))
-def test_templates_of_tests(place, tmp_path):
+def test_templates_of_tests(tmp_path):
     """What tests/README.md gives a newcomer to begin with."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "tests/README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) == 6
-    if "(jobs)" in blocks[place]:
-        blocks[place] += (
-            "\nfrom tests.cluster.conftest import _ssh_cluster, backend, jobs, shared_dir, ssh_cluster, tool\n"
-        )
-    if "(bench)" in blocks[place]:
-        blocks[place] += "\nfrom tests.command.tune.conftest import bench\n"
-    (tmp_path / "test_first.py").write_text(blocks[place])
+    for place, block in enumerate(blocks):
+        if "(jobs)" in block:
+            block += "\nfrom tests.cluster.conftest import _ssh_cluster, backend, jobs, shared_dir, ssh_cluster, tool\n"
+        if "(bench)" in block:
+            block += "\nfrom tests.command.tune.conftest import bench\n"
+        (tmp_path / f"test_{place}.py").write_text(block)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=clean_environ(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -14,8 +14,8 @@ from tests.kit import needs
 
 pytestmark = needs.modules("numpy", "hjson")
 
-PARTS = 3
-SAMPLE = 36
+PARTS = 2
+SAMPLE = 60
 """Of so many studies one is played."""
 
 STEP = 1 if os.environ.get("BIREME_TEST_GOLDEN") == "all" else SAMPLE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ _HANGS = 120.0
 """Seconds after which a run hangs in one callback, and the whole process is ended with a traceback."""
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
     parser.add_argument("--warm", action="store_true", help="simulate elastic jobs with --preload")
@@ -31,7 +30,7 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="show what happens")
     parser.add_argument("--mutation", default="", help="put this fault into the program first; all: each in its turn")
     parser.add_argument("--most", type=int, default=10, help="stop after so many violations")
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     if asked.mutation == "all":
         return _all_mutations(asked.runs)
     if asked.mutation:
@@ -77,16 +76,22 @@ def _all_mutations(runs: int) -> int:
     """Show for each mutation that the simulation finds it; return how many it does not find."""
     survivors = 0
     for mutation in MUTATIONS:
-        argv = [sys.executable, "-m", "tests.simulation", "--mutation", mutation.name, "--runs", str(runs or MOST_RUNS)]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
-        line = next((line for line in done.stdout.splitlines() if line.startswith("seed ")), "")
-        killed = done.returncode == 1 and line != ""
+        read, write = os.pipe()
+        child = os.fork()  # with all that it imports; each child puts its own fault in
+        if child == 0:
+            os.dup2(write, 1)
+            os._exit(main(["--mutation", mutation.name, "--runs", str(runs or MOST_RUNS)]))
+        os.close(write)
+        with open(read, encoding="utf-8") as pipe:
+            said = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        line = next((line for line in said.splitlines() if line.startswith("seed ")), "")
+        killed = code == 1 and line != ""
         survivors += not killed
-        line = line or done.stdout[-300:]
-        print(f"{'killed' if killed else 'SURVIVED'}: {mutation.name}: {line[:160]}", flush=True)
+        print(f"{'killed' if killed else 'SURVIVED'}: {mutation.name}: {(line or said[-300:])[:160]}", flush=True)
     print(f"{len(MUTATIONS) - survivors} of {len(MUTATIONS)} killed")
     return survivors
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

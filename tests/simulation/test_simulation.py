@@ -28,7 +28,7 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "runs"), [((), "300"), (("--elastic",), "200"), (("--warm",), "200")], ids=["cluster", "elastic", "warm"]
+    ("kind", "runs"), [((), "150"), (("--elastic",), "100"), (("--warm",), "100")], ids=["cluster", "elastic", "warm"]
 )
 def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
     """Every rank ends, no two epochs live at once, the first failure is blamed, nobody is lost who answers."""
@@ -60,8 +60,7 @@ def test_a_seed_gives_the_same_run_again(kind: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [mutation.name for mutation in MUTATIONS])
-def test_a_fault_in_the_program_is_found(name: str) -> None:
-    done = simulate("--mutation", name)
-    assert done.returncode == 1, f"{name} survives: {done.stdout}{done.stderr}"
-    assert "violation" in done.stdout, done.stderr
+def test_every_fault_in_the_program_is_found() -> None:
+    done = simulate("--mutation", "all")
+    killed = set(re.findall(r"^killed: (\S+): ", done.stdout, flags=re.MULTILINE))
+    assert killed == {mutation.name for mutation in MUTATIONS} and done.returncode == 0, done.stdout + done.stderr

@@ -93,11 +93,11 @@ def test_what_may_be_chosen_runs_for_a_claim_where_that_is_cheap(noise: float, c
     """Without a bound, a study whose best may be chosen does not run on for a claim that takes many more rounds."""
     claims, took = {}, {}
     for patient in (True, False):
-        found = [run([0, 0.04, 0], noise, seed, patient=patient, freedom=20) for seed in range(8)]
+        found = [run([0, 0.04, 0], noise, seed, patient=patient, freedom=20) for seed in range(5)]
         claims[patient] = sum(any(map(rounds.certain, rounds.working)) for rounds, _ in found)
         took[patient] = sum(runs for _, runs in found)
         assert all(rounds.leading[1] for rounds, _ in found)
-    assert claims[True] >= 6 and (claims[False] == 8 if cheap else claims[False] < 4)
+    assert claims[True] >= 4 and (claims[False] == 5 if cheap else claims[False] < 3)
     assert took[True] == took[False] if cheap else took[True] > 1.5 * took[False]
 
 

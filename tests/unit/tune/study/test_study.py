@@ -584,13 +584,13 @@ def test_a_baseline_that_fails_in_the_rounds_ends_them():
 def test_a_single_better_point_among_many_is_found():
     """A model takes one good figure for noise; screening runs it again."""
     found = 0
-    for seed in range(20):
+    for seed in range(10):
         draw = random.Random(seed)
         study = Study({"x": list(range(40))}, maximize="speed", search="gridsearch", seed=seed, clock=lambda: 0.0)
         while trial := study.ask():
             study.tell(trial.name, speed=(104 if trial.point["x"] == 29 else 100) * draw.gauss(1, 0.015))
         found += study.answer.best == {"x": 29}
-    assert found >= 18
+    assert found >= 9
 
 
 @pytest.mark.parametrize("seed", [1, 4, 5])
