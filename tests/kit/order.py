@@ -80,7 +80,7 @@ def share_out(seconds: Sequence[float], groups: Sequence[str], workers: int) -> 
 
 
 def alternating(known: Sequence[int]) -> list[int]:
-    """The first, the last, the second, the last but one …: of tests by their length, a short one after each long one."""
+    """The first, the last, the second, the last but one …: a short test after each long one."""
     return [known[-1 - turn // 2] if turn % 2 else known[turn // 2] for turn in range(len(known))]
 
 
