@@ -28,6 +28,7 @@ from __future__ import annotations
 from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import Message, Taken
 from bireme.errors import ProtocolError
+from bireme.ship.inside import AWAIT
 from bireme.ship.manifest import Entry, is_path, is_valid
 
 TYPE_CHECKING = False
@@ -50,9 +51,9 @@ GRANT = WINDOW // 2
 """Bytes that are taken before the other side is granted as many."""
 _PIECE = 256 * 1024
 """Bytes of the longest piece: what comes after it, such as a ping, waits no longer than it takes."""
-STEP = 0.01
+_STEP = 0.01
 """Seconds of work after which the loop may do something else."""
-PAUSE = 0.0005
+_PAUSE = 0.0005
 
 
 class Need(Message):
@@ -176,10 +177,15 @@ class Outgoing:
         return memoryview(self._frame)[: PIECE_HEAD + size if size else 0]
 
 
-def in_steps(loop: Loop, steps: Iterator[None], most: float = STEP) -> None:
-    """Do something in steps of no more than ``most`` seconds, between which the loop does what else there is."""
+def in_steps(loop: Loop, steps: Iterator[float | None], most: float = _STEP) -> None:
+    """Do something in steps of no more than ``most`` seconds, between which the loop does what else there is.
+
+    Args:
+        steps: each yields the seconds until the next, if that has to wait; `AWAIT`: somebody calls us again.
+    """
     end = loop.now() + most
-    for _ in steps:
-        if loop.now() >= end:
-            loop.after(PAUSE, lambda: in_steps(loop, steps, most))
+    for pause in steps:
+        if pause or loop.now() >= end:
+            if pause != AWAIT:
+                loop.after(pause or _PAUSE, lambda: in_steps(loop, steps, most))
             return

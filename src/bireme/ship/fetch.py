@@ -157,7 +157,7 @@ class _Node:
         self.asked: deque[int] = deque()
         self.coming: deque[Coming] = deque()
         self.incoming = inside.Incoming()
-        self.steps: Generator[None, None, None] | None = None
+        self.steps: Generator[float | None, None, None] | None = None
         self.taken = self.weight = 0
 
     def drop(self) -> None:
@@ -382,7 +382,7 @@ class Fetching:
             else:
                 self._on_done(node.agent.name)
 
-    def _receive(self, node: _Node) -> Generator[None, None, None]:
+    def _receive(self, node: _Node) -> Generator[float | None, None, None]:
         """Write the files that come of a node. What has no data, such as a link, is complete at once."""
         while node.coming:
             try:
@@ -393,7 +393,7 @@ class Fetching:
                 return
             node.coming.popleft()
 
-    def _receive_file(self, node: _Node, coming: Coming) -> Generator[None, None, None]:
+    def _receive_file(self, node: _Node, coming: Coming) -> Generator[float | None, None, None]:
         left = coming.file.data
 
         def write(data: memoryview, at: int) -> None:

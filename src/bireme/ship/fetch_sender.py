@@ -197,11 +197,8 @@ class FetchSender:
         digests: list[str] = []
         for place, entry in enumerate(wanted, 1):
             try:
-                fd = inside.open_file(self._top, entry.path)
-                try:
+                with inside.open_file(self._top, entry.path) as fd:
                     digests.append((yield from inside.digest_of(fd, entry)))
-                finally:
-                    os.close(fd)
             except OSError:
                 digests.append("")
             if len(digests) == AT_ONCE or place == len(wanted):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import sys
@@ -22,29 +21,38 @@ if TYPE_CHECKING:
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not stop us
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+AWAIT = float("inf")
+"""What a generator yields that cannot go on by itself."""
 _DEEPEST = 200
 _BLOCK = 1 << 20
 _HAS_PROC = sys.platform == "linux"
 
 
-def open_folder(top: int, path: str, *, make: bool = False) -> int:
+class Descriptor(int):
+    """An open file or folder, which a ``with`` closes."""
+
+    def __enter__(self) -> Descriptor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self)
+
+
+def open_folder(top: int, path: str, *, make: bool = False) -> Descriptor:
     """Open a folder below an open one; "": that one again.
 
     Args:
         make: make the folders that are missing.
     """
-    fd = os.dup(top)
+    fd = Descriptor(os.dup(top))
     for part in path.split("/") if path else ():
-        try:
+        with fd:
             if make:
                 try:
                     os.mkdir(part, dir_fd=fd)
                 except FileExistsError:
                     pass
-            inner = os.open(part, FOLDER, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
+            fd = Descriptor(os.open(part, FOLDER, dir_fd=fd))
     return fd
 
 
@@ -52,34 +60,32 @@ class Opener:
     """Opens regular files below an open folder, to read them. The folder of the last one stays open for the next."""
 
     def __init__(self, top: int) -> None:
-        self._top, self._folder, self._path = top, -1, ""
+        self._top, self._folder, self._path = top, open_folder(top, ""), ""
 
-    def open(self, path: str) -> int:
+    def __enter__(self) -> Opener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)
+
+    def open(self, path: str) -> Descriptor:
         """Open one."""
         above, _, name = path.rpartition("/")
-        if self._folder < 0 or above != self._path:
-            self.close()
-            self._folder, self._path = open_folder(self._top, above), above
-        fd = os.open(name, _FILE, dir_fd=self._folder)
+        if above != self._path:
+            folder = open_folder(self._top, above)
+            os.close(self._folder)
+            self._folder, self._path = folder, above
+        fd = Descriptor(os.open(name, _FILE, dir_fd=self._folder))
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise FileNotFoundError(errno.ENOENT, "no longer a regular file", path)
         return fd
 
-    def close(self) -> None:
-        """Close the folder."""
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
 
-
-def open_file(top: int, path: str) -> int:
+def open_file(top: int, path: str) -> Descriptor:
     """Open a regular file below an open folder, to read it."""
-    opener = Opener(top)
-    try:
+    with Opener(top) as opener:
         return opener.open(path)
-    finally:
-        opener.close()
 
 
 def entry_of(item: Item) -> Entry | None:
@@ -93,9 +99,8 @@ def entry_of(item: Item) -> Entry | None:
         return None
     parts: tuple[int, ...] = ()
     if there.st_blocks * 512 < there.st_size:
-        fd = open_file(holder, name)
-        parts = parts_of(fd, there.st_size)
-        os.close(fd)
+        with open_file(holder, name) as fd:
+            parts = parts_of(fd, there.st_size)
     mode, size, mtime = there.st_mode & 0o777, there.st_size, there.st_mtime_ns
     return Entry(kind="file", path=path, mode=mode, size=size, parts=parts, mtime=mtime)
 
@@ -114,18 +119,18 @@ def parts_of(fd: int, size: int) -> tuple[int, ...]:
     return () if parts == [0, size] else tuple(parts or (0, 0))
 
 
-def blocks(fd: int, entry: Entry) -> Iterator[tuple[bytes, int]]:
-    """The data of an open file, block by block, with their places; less if it is shorter."""
+def blocks(entry: Entry) -> Iterator[tuple[int, int]]:
+    """The data of a file in blocks: where each begins, and its size."""
     for begin, end in entry.spans:
         for at in range(begin, end, _BLOCK):
-            yield os.pread(fd, min(_BLOCK, end - at), at), at
+            yield at, min(_BLOCK, end - at)
 
 
 def digest_of(fd: int, entry: Entry) -> Generator[None, None, str]:
-    """The SHA-256 of the data of an open file, in steps."""
-    digest = hashlib.sha256()
-    for block, _ in blocks(fd, entry):
-        digest.update(block)
+    """The digest of the data of an open file, in steps; of less, if it is shorter."""
+    digest = entry.new_digest()
+    for at, size in blocks(entry):
+        digest.update(os.pread(fd, size, at))
         yield
     return digest.hexdigest()
 
@@ -134,21 +139,13 @@ def is_same(entry: Entry, item: Item) -> Generator[None, None, bool]:
     """Whether what a walk has found is what an entry says, in steps. Contents are compared, permissions are not."""
     _, holder, name, there = item
     found = entry_of(item)
-    if (
-        found is None
-        or entry.kind == "folder"
-        or entry
-        != found.replace(path=entry.path, mode=entry.mode, mtime=entry.mtime, content=found.content or entry.content)
-    ):
+    if found is None or (found.kind, found.size, found.parts) != (entry.kind, entry.size, entry.parts):
         return False
-    if found.kind == "link":
-        return True
-    fd = open_file(holder, name)
-    try:
+    if found.kind != "file":
+        return found.kind == "link" and found.content == entry.content
+    with open_file(holder, name) as fd:
         right = mount_of(fd) == mount_of(holder) and (yield from digest_of(fd, entry)) == entry.content
         return right and stamp_of(os.fstat(fd)) == stamp_of(there)
-    finally:
-        os.close(fd)
 
 
 def stamp_of(there: os.stat_result) -> Stamp:
@@ -171,8 +168,8 @@ def walk(
     top: int,
     below: str = "",
     *,
+    on_error: Callable[[str, OSError], object],
     enters: Callable[[str], bool] = lambda _: True,
-    on_error: Callable[[str, OSError], None] | None = None,
     mounts: bool = True,
 ) -> Iterator[Item]:
     """What is inside an open folder: its path, the folder that holds it (open), its name, and what it is.
@@ -181,8 +178,8 @@ def walk(
 
     Args:
         below: begins the paths.
+        on_error: called with the path of a folder that cannot be read.
         enters: whether to enter the folder of this path.
-        on_error: called with the path of a folder that cannot be read; ``None``: raise the error.
         mounts: whether to enter what is mounted there.
     """
     try:
@@ -195,23 +192,15 @@ def walk(
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(there.st_mode) and enters(path):
-                fd = -1
                 try:
-                    fd = os.open(name, FOLDER, dir_fd=top)
-                    if not mounts and mount_of(fd) != mount_of(top):
-                        raise OSError(errno.EBUSY, "something is mounted there", path)
-                    yield from walk(fd, path, enters=enters, on_error=on_error, mounts=mounts)
+                    with Descriptor(os.open(name, FOLDER, dir_fd=top)) as fd:
+                        if not mounts and mount_of(fd) != mount_of(top):
+                            raise OSError(errno.EBUSY, "something is mounted there", path)
+                        yield from walk(fd, path, on_error=on_error, enters=enters, mounts=mounts)
                 except OSError as error:  # what is beside it can be read
-                    if on_error is None:
-                        raise
                     on_error(path, error)
-                finally:
-                    if fd >= 0:
-                        os.close(fd)
             yield path, top, name, there
     except OSError as error:
-        if on_error is None:
-            raise
         on_error(below, error)
 
 
@@ -223,28 +212,23 @@ def remove(folder: str, name: str, known: Mapping[str, Stamp] | None = None) -> 
         name: its name.
         known: the stamps of files and links by path inside; anything else, or with another stamp, stays. None: all.
     """
-    parent = os.open(folder, FOLDER)
     try:
-        top = os.open(name, FOLDER, dir_fd=parent)
-        try:
-            if mount_of(top) != mount_of(parent):
-                return
-            for path, holder, last, there in walk(top, mounts=False):
-                yield
-                try:
-                    if stat.S_ISDIR(there.st_mode):
-                        os.rmdir(last, dir_fd=holder)
-                    elif known is None or known.get(path) == stamp_of(there):
-                        os.unlink(last, dir_fd=holder)
-                except OSError:
-                    pass
-        finally:
-            os.close(top)
-        os.rmdir(name, dir_fd=parent)
+        with Descriptor(os.open(folder, FOLDER)) as parent:
+            with Descriptor(os.open(name, FOLDER, dir_fd=parent)) as top:
+                if mount_of(top) != mount_of(parent):
+                    return
+                for path, holder, last, there in walk(top, on_error=lambda *_: None, mounts=False):
+                    yield
+                    try:
+                        if stat.S_ISDIR(there.st_mode):
+                            os.rmdir(last, dir_fd=holder)
+                        elif known is None or known.get(path) == stamp_of(there):
+                            os.unlink(last, dir_fd=holder)
+                    except OSError:
+                        pass
+            os.rmdir(name, dir_fd=parent)
     except OSError:
         pass
-    finally:
-        os.close(parent)
 
 
 def create(folder: int, name: str, entry: Entry) -> int:
@@ -285,20 +269,20 @@ class Incoming:
         """Add what has come."""
         self._pieces.append(memoryview(piece))
 
-    def take(self, most: int) -> Generator[None, None, memoryview]:
-        """Take at most this many bytes; yields while there are none."""
+    def take(self, most: int) -> Generator[float | None, None, memoryview]:
+        """Take at most this many bytes; yields `AWAIT` while there are none."""
         while not self._pieces:
             self.is_awaited = True
-            yield
+            yield AWAIT
         self.is_awaited = False
         piece = self._pieces.popleft()
         if len(piece) > most:
             self._pieces.appendleft(piece[most:])
         return piece[:most]
 
-    def data_of(self, entry: Entry, write: Callable[[memoryview, int], None]) -> Generator[None, None, bool]:
+    def data_of(self, entry: Entry, write: Callable[[memoryview, int], None]) -> Generator[float | None, None, bool]:
         """Hand on what comes as the data of a file, with its place; return whether it has the content of the entry."""
-        digest = hashlib.sha256() if entry.kind == "file" and entry.content else None
+        digest = entry.new_digest() if entry.kind == "file" and entry.content else None
         for begin, end in entry.spans:
             while begin < end:
                 data = yield from self.take(end - begin)
@@ -311,16 +295,15 @@ class Incoming:
 
 def copy(source: int, target: int, entry: Entry) -> Iterator[None]:
     """Copy, in steps, the data of an open file to one without; file systems that share blocks (btrfs, XFS) do so."""
-    for begin, end in entry.spans:  # not the holes: somebody may have written to them
-        for at in range(begin, end, _BLOCK):
-            size, done = min(_BLOCK, end - at), 0
-            try:
-                done = os.copy_file_range(source, target, size, at, at)
-            except (OSError, AttributeError):  # not every system has it
-                pass
-            if done < size:
-                write(target, os.pread(source, size - done, at + done), at + done)
-            yield
+    for at, size in blocks(entry):  # not the holes: somebody may have written to them
+        done = 0
+        try:
+            done = os.copy_file_range(source, target, size, at, at)
+        except (OSError, AttributeError):  # not every system has it
+            pass
+        if done < size:
+            write(target, os.pread(source, size - done, at + done), at + done)
+        yield
 
 
 def contents(top: int, entries: Iterable[Entry], buffer: memoryview) -> Iterator[int | OSError]:
@@ -328,31 +311,25 @@ def contents(top: int, entries: Iterable[Entry], buffer: memoryview) -> Iterator
 
     In their place comes an error where a file cannot be read, or is shorter; it goes on with the next file.
     """
-    filled, opener = 0, Opener(top)
-    try:
+    filled = 0
+    with Opener(top) as opener:
         for entry in entries:
-            fd = -1
             try:
-                for begin, end in entry.spans:
-                    fd = opener.open(entry.path) if fd < 0 else fd
-                    while begin < end:
-                        size = os.preadv(fd, [buffer[filled : filled + end - begin]], begin)
-                        if not size:
-                            raise OSError(0, "it is shorter")
-                        begin, filled = begin + size, filled + size
-                        if filled == len(buffer):
-                            yield filled
-                            filled = 0
+                with opener.open(entry.path) as fd:
+                    for begin, end in entry.spans:
+                        while begin < end:
+                            size = os.preadv(fd, [buffer[filled : filled + end - begin]], begin)
+                            if not size:
+                                raise OSError(0, "it is shorter")
+                            begin, filled = begin + size, filled + size
+                            if filled == len(buffer):
+                                yield filled
+                                filled = 0
             except OSError as error:
                 if filled:
                     yield filled
                     filled = 0
                 error.filename = entry.path
                 yield error
-            finally:
-                if fd >= 0:
-                    os.close(fd)
         if filled:
             yield filled
-    finally:
-        opener.close()

@@ -39,7 +39,7 @@ class Entry(Value):
         path: relative to the tree, with ``/``.
         mode: the permissions of a file.
         size: bytes of a file, with its holes.
-        content: the SHA-256 of the data of a file ("": unknown), or the target of a link.
+        content: the digest of a file (`new_digest`; "": unknown), or the target of a link.
         parts: where the data of a file with holes begins and ends, in ascending order; empty: it has no holes.
         mtime: when a file that comes home was changed, in nanoseconds since the epoch.
     """
@@ -68,6 +68,10 @@ class Entry(Value):
     def data(self) -> int:
         """Bytes of a file that are sent."""
         return sum(end - begin for begin, end in self.spans) if self.parts else self.size
+
+    def new_digest(self) -> hashlib._Hash:
+        """A SHA-256 to which the data of a file is to be added. It knows the holes, so that it names the content."""
+        return hashlib.sha256(repr((self.size, self.parts)).encode() if self.parts else b"")
 
 
 class Manifest(Value):
@@ -130,6 +134,8 @@ def is_valid(entry: Entry) -> bool:
     for text in (entry.path, entry.content):
         if not isinstance(text, str) or not is_path(text):
             return False
+    if entry.kind == "file" and not f"0{entry.content}".isalnum():  # it becomes a part of a name
+        return False
     return entry.kind in CHOICES["Kind"] and _is_inside(entry.path)
 
 

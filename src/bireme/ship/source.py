@@ -22,6 +22,7 @@ from bireme.resources.ownership import cache_folder, keep, reason_to_pass_over
 from bireme.resources.pool import listed
 from bireme.ship import inside, manifest
 from bireme.ship.conversation import WINDOW, Outgoing
+from bireme.ship.inside import Descriptor
 from bireme.ship.manifest import prefixes, shown
 from bireme.value import Value
 
@@ -91,14 +92,10 @@ class SourceTree(Value):
     def contents(self, places: Iterable[int], buffer: memoryview) -> Iterator[int | OSError]:
         """The contents of the files in these places, as `inside.contents`."""
         try:
-            top = os.open(self.roots[0], inside.FOLDER)
+            with Descriptor(os.open(self.roots[0], inside.FOLDER)) as top:
+                yield from inside.contents(top, (self.manifest.entries[place] for place in places), buffer)
         except OSError as error:
             yield error
-            return
-        try:
-            yield from inside.contents(top, (self.manifest.entries[place] for place in places), buffer)
-        finally:
-            os.close(top)
 
 
 def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
@@ -111,8 +108,8 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
-    top, left = os.open(root, inside.FOLDER), dict[str, str]()
-    try:
+    left: dict[str, str] = {}
+    with Descriptor(os.open(root, inside.FOLDER)) as top:
         also = [_also(root, path) for path in spec.ship_also]
         found, stats = _look_at(_items(top, environ if spec.ship == GIT else None, also, left), left)
         _refuse_large(root, found, spec.ship_limit)
@@ -121,8 +118,6 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
             found[below] = manifest.Entry(kind="folder", path=below)  # it may hold nothing, but the ranks start there
         digests = _digests(top, root, found, stats, environ)
-    finally:
-        os.close(top)
     holding = {path.rpartition("/")[0] for path in found}
     entries = [
         entry.replace(
@@ -197,13 +192,10 @@ def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, st
     """
     own = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     try:
-        folder = inside.open_folder(top, below)
-        try:
+        with inside.open_folder(top, below) as folder:
             if below:
                 os.stat(".git", dir_fd=folder)
             said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], folder, own)
-        finally:
-            os.close(folder)
     except OSError as error:
         _refuse_closed(below, error)
         return []
@@ -353,14 +345,11 @@ def _digests(
 def _hashed(top: int, entry: Entry) -> str:
     """The SHA-256 of what a file had at first, of which there may be more by now."""
     try:
-        fd = inside.open_file(top, entry.path)
-        try:
-            digest = hashlib.sha256()
-            for block, _ in inside.blocks(fd, entry):
-                digest.update(block)
+        with inside.open_file(top, entry.path) as fd:
+            digest = entry.new_digest()
+            for at, size in inside.blocks(entry):
+                digest.update(os.pread(fd, size, at))
             return digest.hexdigest()
-        finally:
-            os.close(fd)
     except OSError as error:
         _refuse_unreadable(entry.path, error)
 

@@ -6,17 +6,15 @@ between which the agent answers its runner. `bireme.ship.conversation` has the c
 
 from __future__ import annotations
 
-import fcntl
 import os
 
-from bireme import drafts
 from bireme.control.messages import Taken
 from bireme.errors import BiremeError, ProtocolError
 from bireme.resources.ownership import cache_folder
 from bireme.ship import manifest
-from bireme.ship.conversation import GRANT, PAUSE, STEP, Need, Shipped
+from bireme.ship.conversation import GRANT, Need, Shipped, in_steps
 from bireme.ship.inside import Incoming
-from bireme.ship.trees import NewTree, Trees, take_lock
+from bireme.ship.trees import Trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop
     from bireme.planning.start import NodePlan
     from bireme.ship.manifest import Entry, Manifest
-    from bireme.ship.trees import HeldTree
+    from bireme.ship.trees import HeldTree, NewTree
 
 _CLEAN_AFTER = 1.0
 """Seconds after which the stock is filled, and old trees are removed, when the ranks have started."""
@@ -54,7 +52,7 @@ class TreeTaker:
         assert ask.tree is not None
         self._loop, self._ask, self._offer, self._send, self._on_done = loop, ask, ask.tree, send, on_done
         self._folder = cache_folder(environ, ask.tree.cache)
-        self._steps, self._most = self._get(), STEP
+        self._steps: Generator[float | None, None, None] = self._get()
         self._incoming = Incoming()
         self._due = self._taken = 0
         self._granted = loop.now()
@@ -64,14 +62,8 @@ class TreeTaker:
         self._trees: Trees | None = None
 
     def start(self) -> None:
-        """Take steps until a piece is needed that has not come, or the loop is to look at something else."""
-        end = self._loop.now() + self._most
-        for pause in self._steps:
-            if self._incoming.is_awaited:
-                return
-            if pause or self._loop.now() >= end:
-                self._loop.after(pause or PAUSE, self.start)
-                return
+        """Take steps until a piece is needed that has not come."""
+        in_steps(self._loop, self._steps)
 
     def take(self, data: bytes) -> None:
         """Take a piece of what was asked for."""
@@ -102,14 +94,14 @@ class TreeTaker:
         if self._trees is not None:
             self._trees.stock.close()
 
-    # -- steps: each yields the seconds to wait, if any ---------------------------------------------
+    # -- in steps --------------------------------------------------------------------------------
 
     def _get(self) -> Generator[float | None, None, None]:
         """Get the tree, answer, and tidy up while the ranks run."""
         problem = ""
         try:
-            trees = self._trees = Trees(self._folder)
-            self._held = yield from self._find_or_make(trees)
+            self._trees = Trees(self._folder)
+            self._held = yield from self._find_or_make(self._trees)
             ask = self._moved_ask()
         except (OSError, BiremeError) as error:
             ask, why = self._ask, str(error)
@@ -120,47 +112,45 @@ class TreeTaker:
         if self._has_asked:
             self._send(Shipped(wrong=self._wrong))
         self._on_done(ask, problem)
-        if self._held is not None:
-            self._most = 0.0
-            yield _CLEAN_AFTER
-            try:
-                yield from trees.tidy(self._held)
-            except (OSError, BiremeError):
-                pass
+        if self._held is not None and self._trees is not None:
+            self._steps = self._trees.tidy(self._held)
+            self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, self._steps, 0.0))
 
     def _find_or_make(self, trees: Trees) -> Generator[float | None, None, HeldTree]:
         """The tree of the job, if it is here or another agent makes it that shares the folder; else make it."""
         job, digest, deadline = self._offer.job, self._offer.digest, self._loop.now() + _PATIENCE
         if not job.isalnum():
             raise manifest.ManifestError("its job has no name")
-        turn, path = trees.turn(job)
+        new: NewTree | None = None
         try:
-            while True:
-                is_ours = take_lock(turn, fcntl.LOCK_EX) is not False or self._loop.now() >= deadline
-                if held := trees.hold(job, digest=digest):
-                    return held
-                if is_ours:
-                    return (yield from self._make(trees))
-                yield _LOOK
+            while (held := trees.hold(job, digest=digest)) is None:
+                if new is not None:  # and nobody has finished it meanwhile
+                    yield from self._fill(trees, new)
+                    return trees.finish(new, job)
+                new = yield from trees.new(job, alone=self._loop.now() >= deadline)
+                if new is None:
+                    yield _LOOK
+            return held
         finally:
-            os.close(turn)
-            drafts.remove(path)
+            if new is not None:
+                new.close()
 
-    def _make(self, trees: Trees) -> Generator[float | None, None, HeldTree]:
-        """Make a tree of what is here already, and of what the runner sends."""
-        yield None
+    def _fill(self, trees: Trees, new: NewTree) -> Iterator[float | None]:
+        """Fill a tree with what is here already, and with what the runner sends."""
         wanted = trees.find_manifest(self._offer.digest) or (yield from self._receive_manifest())
         yield from trees.clean()  # not only afterwards: a job may end too early for that, and there must be room
-        new = NewTree(trees.folder, wanted, trees.stock)
-        try:
-            yield from trees.take(new)
-            if new.missing:
-                yield from self._receive_files(new)
-            return trees.finish(new, self._offer.job)
-        finally:
-            new.close()
+        yield from trees.begin(new, wanted)
+        if new.missing:
+            places = {entry.path: place for place, entry in enumerate(wanted.entries)}
+            missing = {places[entry.path]: name for name, entry in new.missing.items()}
+            self._ask_for(Need(places=tuple(missing)), sum(entry.data for entry in new.missing.values()))
+            for place, name in missing.items():
+                if not (yield from new.receive(name, self._incoming)):
+                    self._wrong = place
+                    path = manifest.shown(new.missing[name].path)
+                    raise manifest.ManifestError(f"{path} has changed since the job began")
 
-    def _receive_manifest(self) -> Generator[None, None, Manifest]:
+    def _receive_manifest(self) -> Generator[float | None, None, Manifest]:
         self._ask_for(Need(), self._offer.length)
         text = bytearray()
         while len(text) < self._offer.length:
@@ -169,16 +159,6 @@ class TreeTaker:
         if found.digest != self._offer.digest:
             raise manifest.ManifestError("the manifest was altered on the way")
         return found
-
-    def _receive_files(self, new: NewTree) -> Iterator[None]:
-        wanted = {entry.path: name for name, entry in new.missing.items()}
-        places = {place: wanted[entry.path] for place, entry in enumerate(new.manifest.entries) if entry.path in wanted}
-        self._ask_for(Need(places=tuple(places)), sum(entry.data for entry in new.missing.values()))
-        for place, name in places.items():
-            if not (yield from new.receive(name, self._incoming)):
-                self._wrong = place
-                path = manifest.shown(new.missing[name].path)
-                raise manifest.ManifestError(f"{path} has changed since the job began")
 
     def _ask_for(self, need: Need, size: int) -> None:
         self._has_asked, self._due = True, size

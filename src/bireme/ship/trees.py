@@ -1,9 +1,9 @@
 """The trees on a node (``--ship``): complete or absent, and kept while somebody uses them, or has left something there.
 
 Each job has a tree of its own, by its id, for all nodes that share the folder and for all its attempts and epochs. It
-is made in a folder with a temporary name, which gets its name when nothing is missing. ``.lock`` there is locked:
-exclusively while the tree is made or removed, otherwise shared by the agents and guardians of the job that runs in it.
-The kernel unlocks it when they die, by whatever signal. So what can be locked exclusively belongs to nobody.
+is made in ``JOB.tmp``, which is renamed to ``JOB`` when nothing is missing. Its ``.lock`` is locked, shared, by the
+agent that makes it, then by the agents and guardians of the job that runs in it. The kernel unlocks it when they die,
+by whatever signal. So what can be locked exclusively belongs to nobody.
 
 Beside the trees is the stock: files in which nobody works, by their content. A new tree takes its files from there, so
 they are its own. What the stock lacks is copied from an older tree, and compared, or comes from the runner.
@@ -16,25 +16,25 @@ import fcntl
 import hashlib
 import os
 import stat
-import time
 
 from bireme import drafts
 from bireme.regular_file import open_regular
 from bireme.resources.ownership import make_owned
 from bireme.ship import inside, manifest
-from bireme.ship.inside import stamp_of
+from bireme.ship.inside import Descriptor, stamp_of
 from bireme.ship.manifest import ManifestError, prefixes
 from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterator
-    from typing import TypeVar
+    from typing import NoReturn, ParamSpec, TypeVar
 
     from bireme.ship.inside import Incoming, Stamp
     from bireme.ship.manifest import Entry, Manifest
 
     _T = TypeVar("_T")
+    _P = ParamSpec("_P")
 
 OWN = LOCK, MANIFEST, CHANGED = ".lock", ".manifest", ".changed"
 """The files beside the tree in its folder."""
@@ -44,8 +44,6 @@ _OLD = ".old"
 STOCK = ".stock"
 NEWEST = 4
 """Trees of jobs that are kept however many there are, and from which others are made."""
-_ABANDONED = 3600.0
-"""Seconds after which something temporary without a lock belongs to nobody."""
 _HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
 
 
@@ -73,34 +71,31 @@ class HeldTree(Value):
         entries = {entry.path: entry for entry in self.manifest.entries}
         folders = {part for entry in entries.values() for part in prefixes(entry.folder)}
         found: dict[str, Stamp] = {}
+
+        def refuse(_: str, error: OSError) -> NoReturn:
+            raise error
+
         try:
             if not {*os.listdir(self.folder)} <= {*OWN, self.manifest.name}:
                 return None
-            top = os.open(self.path, inside.FOLDER)
-        except OSError as error:
-            return found if error.errno == errno.ENOENT else None
-        try:
-            for item in inside.walk(top, mounts=False):
-                yield
-                path, _, name, there = item
-                entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
-                if stat.S_ISDIR(there.st_mode):
-                    if not cached and path not in folders:
+            if not os.path.lexists(self.path):
+                return found
+            with Descriptor(os.open(self.path, inside.FOLDER)) as top:
+                for item in inside.walk(top, on_error=refuse, mounts=False):
+                    yield
+                    path, _, name, there = item
+                    entry, cached = entries.get(path), "__pycache__" in path.split("/")[-2:]
+                    if stat.S_ISDIR(there.st_mode):
+                        if not cached and path not in folders:
+                            return None
+                        continue
+                    own = cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode)
+                    if not own and (entry is None or not (yield from inside.is_same(entry, item))):
                         return None
-                    continue
-                own = cached and name.endswith(".pyc") and stat.S_ISREG(there.st_mode)
-                if not own and (entry is None or not (yield from inside.is_same(entry, item))):
-                    return None
-                found[path] = stamp_of(there)
+                    found[path] = stamp_of(there)
         except OSError:
             return None
-        finally:
-            os.close(top)
         return found
-
-    def release(self) -> None:
-        """Let the tree be removed."""
-        os.close(self.lock)
 
 
 class Stock:
@@ -145,16 +140,13 @@ class Stock:
         """
         if not self._mark:
             return
+        drafts.remove(name, self._folder)  # it was changed, or a killed agent has not completed it
         try:
-            drafts.remove(name, self._folder)  # it was changed, or a killed agent has not completed it
-            fd = inside.create(self._folder, name, entry)
-            try:
+            with Descriptor(inside.create(self._folder, name, entry)) as fd:
                 yield from inside.copy(source, fd, entry)
                 if is_sure or (yield from inside.digest_of(fd, entry)) == entry.content:
                     os.fchmod(fd, entry.mode)
                     os.utime(fd, ns=(self._mark, self._mark))  # only now: else it is not complete
-            finally:
-                os.close(fd)
         except FileExistsError:  # another agent puts it there
             pass
         except OSError:
@@ -162,25 +154,23 @@ class Stock:
 
     def fill(self, held: HeldTree, wanted: Container[str]) -> Iterator[None]:
         """Copy, in steps, what is wanted and missing here, from a tree that may have it."""
-        try:
-            top = os.open(held.path, inside.FOLDER)
-        except OSError:  # ranks have removed it
-            return
-        try:
-            for name, entry in names_of(held.manifest).items():
-                yield
-                if name not in wanted or self._has(name, entry):
-                    continue
+        for name, entry in names_of(held.manifest).items():
+            yield
+            if name in wanted and not self._has(name, entry):
                 try:
-                    fd = inside.open_file(top, entry.path)
+                    with Descriptor(os.open(held.path, inside.FOLDER)) as top, inside.open_file(top, entry.path) as fd:
+                        yield from self.put(name, fd, entry, is_sure=False)
                 except OSError:  # ranks have removed it
-                    continue
-                try:
-                    yield from self.put(name, fd, entry, is_sure=False)
-                finally:
-                    os.close(fd)
-        finally:
-            os.close(top)
+                    pass
+
+    def give_way(self, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Do this; without the stock, if there is no room for both."""
+        try:
+            return action(*args, **kwargs)
+        except OSError:
+            if not self.drop():
+                raise
+            return action(*args, **kwargs)
 
     def drop(self, wanted: Container[str] = ()) -> bool:
         """Remove all but what is wanted; return whether there was something. If nothing is, keep nothing any more."""
@@ -202,48 +192,43 @@ class NewTree:
     """A tree in the making. It is removed by :meth:`close` unless it was finished.
 
     Attributes:
+        lock: a descriptor of the lock in its folder.
         missing: the files with data that are still to come, by their names in the stock.
     """
 
-    def __init__(self, folder: str, made_from: Manifest, stock: Stock) -> None:
-        self.manifest, self._stock = made_from, stock
-        self._folder = f"{folder}/{os.urandom(6).hex()}{TEMPORARY}"
-        self.missing = names_of(made_from)
-        # The lock comes into the folder locked, so that it never seems to belong to nobody.
-        lock = f"{self._folder}.lock{TEMPORARY}"
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        take_lock(self._lock, fcntl.LOCK_EX)
-        self._do(lambda: os.mkdir(self._folder, 0o700))
-        os.rename(lock, f"{self._folder}/{LOCK}")
-        self._do(lambda: os.mkdir(self.path))
-        self._top = os.open(self.path, inside.FOLDER)
+    manifest: Manifest
+    missing: dict[str, Entry]
 
-    @property
-    def path(self) -> str:
-        """The path of the tree itself, as long as it is in the making."""
-        return f"{self._folder}/{self.manifest.name}"
+    def __init__(self, folder: str, stock: Stock) -> None:
+        self._folder, self._stock, self._top, self.lock = folder, stock, -1, -1
+        stock.give_way(os.mkdir, folder, 0o700)
+        os.close(stock.give_way(os.open, f"{folder}/{LOCK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
-    def _do(self, action: Callable[[], _T]) -> _T:
-        """Do this; without the stock, if there is no room for both."""
+    def rename(self, folder: str) -> bool:
+        """Rename its folder; return whether there was none of this name."""
         try:
-            return action()
+            os.rename(self._folder, folder)
         except OSError:
-            if not self._stock.drop():
-                raise
-            return action()
+            return False
+        self._folder = folder
+        return True
 
-    def begin(self) -> Iterator[None]:
-        """Make, in steps, the folders, and what has no data."""
-        self._do(lambda: drafts.write(f"{self._folder}/{MANIFEST}", self.manifest.text, mode=0o600))
+    def begin(self, made_from: Manifest) -> Iterator[None]:
+        """Make, in steps, the folders, and what has no data; take from the stock what it has."""
+        self.manifest, self.missing = made_from, names_of(made_from)
+        path, do = f"{self._folder}/{made_from.name}", self._stock.give_way
+        do(os.mkdir, path)
+        self._top = os.open(path, inside.FOLDER)
+        do(drafts.write, f"{self._folder}/{MANIFEST}", made_from.text, mode=0o600)
         made = set[str]()
-        for entry in self.manifest.entries:
+        for entry in made_from.entries:
             yield
             if entry.folder not in made:
-                folder = f"{self.path}/{entry.folder}"
-                self._do(lambda folder=folder: os.makedirs(folder, exist_ok=True))  # type: ignore[misc]
+                do(os.makedirs, f"{path}/{entry.folder}", exist_ok=True)
                 made.add(entry.folder)
             if entry.kind != "folder" and not entry.data:
-                self._close(self._create(entry), entry)
+                self._close(do(inside.create, self._top, entry.path, entry), entry)
+        yield from self.take()
 
     def take(self) -> Iterator[None]:
         """Take, in steps, from the stock what it has."""
@@ -252,46 +237,38 @@ class NewTree:
             if self._stock.take(name, self._top, entry):
                 del self.missing[name]
 
-    def receive(self, name: str, incoming: Incoming) -> Generator[None, None, bool]:
+    def receive(self, name: str, incoming: Incoming) -> Generator[float | None, None, bool]:
         """Write a missing file as it comes, and put it into the stock; return whether it is right."""
         entry, right = self.missing[name], False
-        fd = self._create(entry)
+        fd = self._stock.give_way(inside.create, self._top, entry.path, entry)
         try:
-            write: Callable[[memoryview, int], None] = lambda data, at: self._do(lambda: inside.write(fd, data, at))  # noqa: E731
-            right = yield from incoming.data_of(entry, write)
+            right = yield from incoming.data_of(entry, lambda *data: self._stock.give_way(inside.write, fd, *data))
             if right:  # and nobody can change it yet
                 yield from self._stock.put(name, fd, entry, is_sure=True)
         finally:
             self._close(fd, entry)
         return right
 
-    def _create(self, entry: Entry) -> int:
-        return self._do(lambda: inside.create(self._top, entry.path, entry))
-
     def _close(self, fd: int, entry: Entry) -> None:
         if fd >= 0:
             os.fchmod(fd, entry.mode)
             os.close(fd)
 
-    def finish(self, name: str) -> HeldTree:
+    def finish(self, folder: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
-        os.rename(self._folder, name)
-        for _ in range(100):  # after the rename: who gets the lock in between finds no folder of the temporary name
-            if take_lock(self._lock, fcntl.LOCK_SH) is not False:
-                break
-            time.sleep(0.001)
-        lock, self._lock = self._lock, -1
+        os.rename(self._folder, folder)
+        lock, self.lock = self.lock, -1
         os.close(self._top)
-        return HeldTree(name, self.manifest, lock)
+        return HeldTree(folder, self.manifest, lock)
 
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
-        if self._lock >= 0:
-            os.close(self._top)
-            for _ in inside.remove(*os.path.split(self._folder)):
+        if self.lock >= 0:
+            for _ in _remove(self._folder):
                 pass
-            os.close(self._lock)
-            self._lock = -1
+            for fd in {self._top, self.lock} - {-1}:
+                os.close(fd)
+            self.lock = -1
 
 
 class Trees:
@@ -304,14 +281,22 @@ class Trees:
             os.chmod(self.folder, 0o700)
         self.stock = Stock(self.folder)
 
-    def turn(self, job: str) -> tuple[int, str]:
-        """A file whose lock says whose turn it is to make the tree of a job, because agents may share this folder.
+    def new(self, job: str, *, alone: bool) -> Generator[None, None, NewTree | None]:
+        """Begin the tree of a job; ``None``: another agent makes it, because agents may share this folder.
 
-        The lock only saves work. Who makes a tree nevertheless, as where there are no locks, takes that of another one
-        that was faster.
+        Args:
+            alone: make it nevertheless. Who is slower takes what the other one has made.
         """
-        path = f"{self.folder}/.{job}{TEMPORARY}"
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), path
+        name, folder = os.urandom(6).hex() + TEMPORARY, f"{self.folder}/{job}{TEMPORARY}"
+        if not alone and os.path.exists(f"{folder}/{LOCK}"):
+            yield from self._remove_temporary(job + TEMPORARY)  # if that agent is dead
+            return None
+        new = NewTree(f"{self.folder}/{name}", self.stock)
+        new.lock = self._locked(name, fcntl.LOCK_SH)
+        if new.lock >= 0 and (alone or new.rename(folder)):
+            return new
+        new.close()
+        return None
 
     def jobs(self) -> list[str]:
         """The names of the trees of jobs, the last used first."""
@@ -325,14 +310,14 @@ class Trees:
         names = (name for name in os.listdir(self.folder) if name[0] != "." and not name.endswith(TEMPORARY))
         return sorted(names, key=used, reverse=True)
 
-    def _locked(self, name: str, kind: int) -> int:
+    def _locked(self, name: str, kind: int, flags: int = 0) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
 
         Where there are no locks, all may read and nobody may remove.
         """
         path = f"{self.folder}/{name}/{LOCK}"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
         except OSError:
             return -1
         try:
@@ -365,16 +350,13 @@ class Trees:
                 return manifest.read(text)
         return None
 
-    def take(self, new: NewTree) -> Iterator[None]:
+    def begin(self, new: NewTree, made_from: Manifest) -> Iterator[None]:
         """Begin a tree, in steps, with what is here already: in the stock, or in the newest trees."""
-        yield from new.begin()
-        yield from new.take()
+        yield from new.begin(made_from)
         for name in self.jobs()[:NEWEST]:
             if new.missing and (held := self.hold(name)) is not None:
-                try:
+                with Descriptor(held.lock):
                     yield from self.stock.fill(held, new.missing)
-                finally:
-                    held.release()
                 yield from new.take()
 
     def finish(self, new: NewTree, job: str) -> HeldTree:
@@ -389,12 +371,15 @@ class Trees:
 
     # -- cleaning --------------------------------------------------------------------------------
 
-    def tidy(self, held: HeldTree) -> Iterator[None]:
+    def tidy(self, held: HeldTree) -> Generator[None, None, None]:
         """Fill the stock, in steps, from a tree, as far as there is room; remove what is old."""
-        yield from self.stock.fill(held, names_of(held.manifest))
-        texts = [manifest_text(f"{self.folder}/{name}") for name in self.jobs()[:NEWEST]]
-        self.stock.drop({name for text in texts if text for name in names_of(manifest.read(text))})
-        yield from self.clean()
+        try:
+            yield from self.stock.fill(held, names_of(held.manifest))
+            texts = [manifest_text(f"{self.folder}/{name}") for name in self.jobs()[:NEWEST]]
+            self.stock.drop({name for text in texts if text for name in names_of(manifest.read(text))})
+            yield from self.clean()
+        except (OSError, ManifestError):
+            pass
 
     def clean(self) -> Iterator[None]:
         """Remove, in steps, what killed agents have left, and old trees in which nothing was added or changed."""
@@ -403,45 +388,46 @@ class Trees:
                 yield from self._remove_temporary(name)
         for place, name in enumerate(self.jobs()):
             old = (place >= NEWEST or name.endswith(_OLD)) and not os.path.exists(f"{self.folder}/{name}/{CHANGED}")
-            held = self.hold(name, fcntl.LOCK_EX) if old else None
-            if held is not None:
-                try:
+            if old and (held := self.hold(name, fcntl.LOCK_EX)) is not None:
+                with Descriptor(held.lock):
                     yield from _remove_unchanged(held)
-                except OSError:
-                    pass
-                finally:
-                    held.release()
 
     def _remove_temporary(self, name: str) -> Iterator[None]:
-        lock, path = self._locked(name, fcntl.LOCK_EX), f"{self.folder}/{name}"
-        try:
-            if lock < 0 and (os.path.exists(f"{path}/{LOCK}") or os.stat(path).st_mtime > time.time() - _ABANDONED):
-                return
-            if os.path.isdir(path):
-                yield from inside.remove(self.folder, name)
-            else:
-                drafts.remove(path)
-        except OSError:
-            pass
-        finally:
-            if lock >= 0:
-                os.close(lock)
+        """Remove, in steps, a tree in the making whose agent is dead."""
+        if (lock := self._locked(name, fcntl.LOCK_EX)) >= 0:
+            with Descriptor(lock):
+                yield from _remove(f"{self.folder}/{name}")
+
+
+def _remove(folder: str) -> Iterator[None]:
+    """Remove, in steps, a tree in the making; its lock last."""
+    try:
+        for name in {*os.listdir(folder)} - {LOCK}:
+            yield from inside.remove(folder, name)
+            drafts.remove(f"{folder}/{name}")
+        drafts.remove(f"{folder}/{LOCK}")
+        os.rmdir(folder)
+    except OSError:
+        pass
 
 
 def _remove_unchanged(held: HeldTree) -> Iterator[None]:
     """Remove, in steps, a job's tree in which nothing was added or changed. Else a file says so from then on."""
     known = yield from held.known()
-    if known is None:
-        os.close(os.open(f"{held.folder}/{CHANGED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        return
-    if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
-        os.rename(held.folder, held.folder + _OLD)
-        held = held.replace(folder=held.folder + _OLD)
-    yield from inside.remove(held.folder, held.manifest.name, known)
-    if not os.path.lexists(held.path):  # else the manifest is still needed
-        for name in OWN:
-            drafts.remove(f"{held.folder}/{name}")
-        os.rmdir(held.folder)
+    try:
+        if known is None:
+            os.close(os.open(f"{held.folder}/{CHANGED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            return
+        if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
+            os.rename(held.folder, held.folder + _OLD)
+            held = held.replace(folder=held.folder + _OLD)
+        yield from inside.remove(held.folder, held.manifest.name, known)
+        if not os.path.lexists(held.path):  # else the manifest is still needed
+            for name in OWN:
+                drafts.remove(f"{held.folder}/{name}")
+            os.rmdir(held.folder)
+    except OSError:
+        pass
 
 
 def names_of(made_from: Manifest) -> dict[str, Entry]:
@@ -450,11 +436,8 @@ def names_of(made_from: Manifest) -> dict[str, Entry]:
     count: dict[str, int] = {}
     for entry in made_from.entries:
         if entry.data:
-            content = entry.content
-            if entry.parts or not content.isalnum():  # a digest leaves out the holes; another text may be no file name
-                content = hashlib.sha256(repr((content, entry.size, entry.parts)).encode()).hexdigest()
-            count[content] = count.get(content, 0) + 1
-            names[f"{content}-{count[content]}"] = entry
+            count[entry.content] = count.get(entry.content, 0) + 1
+            names[f"{entry.content}-{count[entry.content]}"] = entry
     return names
 
 
