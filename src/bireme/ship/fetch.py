@@ -98,7 +98,7 @@ class HomeDraft:
         finally:
             os.close(top)
         try:
-            self._fd = inside.create(self._home, self._name, coming.file)
+            self._fd = inside.create(self._home, self._name, coming.file.replace(mode=0o600))
         except (OSError, ValueError):
             os.close(self._home)
             raise

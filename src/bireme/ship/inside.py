@@ -232,18 +232,19 @@ def remove(folder: str, name: str, known: Mapping[str, Stamp] | None = None) -> 
 
 
 def create(folder: int, name: str, entry: Entry) -> int:
-    """Create a file in an open folder, with the holes that are to be in it; return a descriptor. Create a link: -1."""
+    """Create a file in an open folder, with its permissions and holes; return a descriptor. Create a link: -1."""
     if entry.kind == "link":
         os.symlink(entry.content, name, dir_fd=folder)
         return -1
     fd = os.open(name, _NEW, 0o600, dir_fd=folder)
-    if entry.parts:
-        try:
+    try:
+        os.fchmod(fd, entry.mode)
+        if entry.parts:
             os.ftruncate(fd, entry.size)
-        except OSError:
-            os.close(fd)
-            os.unlink(name, dir_fd=folder)
-            raise
+    except OSError:
+        os.close(fd)
+        os.unlink(name, dir_fd=folder)
+        raise
     return fd
 
 

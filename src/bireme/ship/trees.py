@@ -18,7 +18,7 @@ import os
 import stat
 
 from bireme import drafts
-from bireme.regular_file import open_regular
+from bireme.regular_file import read_regular, text_of
 from bireme.resources.ownership import make_owned
 from bireme.ship import inside, manifest
 from bireme.ship.inside import Descriptor, stamp_of
@@ -44,6 +44,8 @@ _OLD = ".old"
 STOCK = ".stock"
 NEWEST = 4
 """Trees of jobs that are kept however many there are, and from which others are made."""
+_LARGEST = 1 << 32
+"""Bytes of the largest manifest."""
 _HINT = "--export XDG_CACHE_HOME=DIR names another place, into which only you can write"
 
 
@@ -145,7 +147,6 @@ class Stock:
             with Descriptor(inside.create(self._folder, name, entry)) as fd:
                 yield from inside.copy(source, fd, entry)
                 if is_sure or (yield from inside.digest_of(fd, entry)) == entry.content:
-                    os.fchmod(fd, entry.mode)
                     os.utime(fd, ns=(self._mark, self._mark))  # only now: else it is not complete
         except FileExistsError:  # another agent puts it there
             pass
@@ -227,7 +228,9 @@ class NewTree:
                 do(os.makedirs, f"{path}/{entry.folder}", exist_ok=True)
                 made.add(entry.folder)
             if entry.kind != "folder" and not entry.data:
-                self._close(do(inside.create, self._top, entry.path, entry), entry)
+                fd = do(inside.create, self._top, entry.path, entry)
+                if fd >= 0:
+                    os.close(fd)
         yield from self.take()
 
     def take(self) -> Iterator[None]:
@@ -239,20 +242,12 @@ class NewTree:
 
     def receive(self, name: str, incoming: Incoming) -> Generator[float | None, None, bool]:
         """Write a missing file as it comes, and put it into the stock; return whether it is right."""
-        entry, right = self.missing[name], False
-        fd = self._stock.give_way(inside.create, self._top, entry.path, entry)
-        try:
-            right = yield from incoming.data_of(entry, lambda *data: self._stock.give_way(inside.write, fd, *data))
+        entry, do = self.missing[name], self._stock.give_way
+        with Descriptor(do(inside.create, self._top, entry.path, entry)) as fd:
+            right = yield from incoming.data_of(entry, lambda *data: do(inside.write, fd, *data))
             if right:  # and nobody can change it yet
                 yield from self._stock.put(name, fd, entry, is_sure=True)
-        finally:
-            self._close(fd, entry)
         return right
-
-    def _close(self, fd: int, entry: Entry) -> None:
-        if fd >= 0:
-            os.fchmod(fd, entry.mode)
-            os.close(fd)
 
     def finish(self, folder: str) -> HeldTree:
         """Make the tree complete: give its folder this name."""
@@ -310,21 +305,25 @@ class Trees:
         names = (name for name in os.listdir(self.folder) if name[0] != "." and not name.endswith(TEMPORARY))
         return sorted(names, key=used, reverse=True)
 
-    def _locked(self, name: str, kind: int, flags: int = 0) -> int:
+    def _locked(self, name: str, kind: int) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
 
         Where there are no locks, all may read and nobody may remove.
         """
         path = f"{self.folder}/{name}/{LOCK}"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return -1
         try:
-            locked = take_lock(fd, kind)
-            if (locked or (locked is None and kind == fcntl.LOCK_SH)) and os.path.samestat(os.fstat(fd), os.stat(path)):
+            try:
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            except OSError as error:
+                if kind != fcntl.LOCK_SH or error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
                 return fd
-        except OSError:  # it was renamed meanwhile
+        except OSError:  # somebody has locked it, or renamed it meanwhile
             pass
         os.close(fd)
         return -1
@@ -444,8 +443,7 @@ def names_of(made_from: Manifest) -> dict[str, Entry]:
 def manifest_text(folder: str) -> bytes:
     """The manifest in the folder of a tree; b"": there is none."""
     try:
-        with open(open_regular(f"{folder}/{MANIFEST}", os.O_NOFOLLOW), "rb") as file:
-            return file.read()
+        return read_regular(f"{folder}/{MANIFEST}", os.O_NOFOLLOW, _LARGEST)
     except OSError:
         return b""
 
@@ -455,17 +453,5 @@ def _mark() -> int:
 
     It names the time since this machine was booted, because a crash can leave a file without its data.
     """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return (10**9 + int(file.read(7), 16)) * 10**9  # after 2001: some file systems know no time before 1980
-    except (OSError, ValueError):
-        return 0
-
-
-def take_lock(fd: int, kind: int) -> bool | None:
-    """Lock a file; return whether that was possible; ``None``: there are no locks here."""
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
-    return True
+    boot = text_of("/proc/sys/kernel/random/boot_id")[:7]
+    return (10**9 + int(boot, 16)) * 10**9 if boot else 0  # after 2001: some file systems know no time before 1980
