@@ -184,7 +184,7 @@ class FetchSender:
         except OSError as error:
             self._complain(path, error)
             return
-        if entry is None:
+        if entry.kind == "folder" and not stat.S_ISDIR(item[3].st_mode):
             self._special = path
         elif entry.kind != "folder":
             self._files.append(entry if len(entry.parts) < _MOST_PARTS else entry.replace(parts=()))

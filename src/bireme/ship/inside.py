@@ -88,15 +88,13 @@ def open_file(top: int, path: str) -> Descriptor:
         return opener.open(path)
 
 
-def entry_of(item: Item) -> Entry | None:
-    """What a walk has found, without the digest of a file; ``None``: neither a file nor a link nor a folder."""
+def entry_of(item: Item) -> Entry:
+    """What a walk has found, without the digest of a file; a folder also stands for a FIFO, socket or device."""
     path, holder, name, there = item
     if stat.S_ISLNK(there.st_mode):
         return Entry(kind="link", path=path, content=os.readlink(name, dir_fd=holder), mtime=there.st_mtime_ns)
-    if stat.S_ISDIR(there.st_mode):
-        return Entry(kind="folder", path=path)
     if not stat.S_ISREG(there.st_mode):
-        return None
+        return Entry(kind="folder", path=path)
     parts: tuple[int, ...] = ()
     if there.st_blocks * 512 < there.st_size:
         with open_file(holder, name) as fd:
@@ -139,7 +137,7 @@ def is_same(entry: Entry, item: Item) -> Generator[None, None, bool]:
     """Whether what a walk has found is what an entry says, in steps. Contents are compared, permissions are not."""
     _, holder, name, there = item
     found = entry_of(item)
-    if found is None or (found.kind, found.size, found.parts) != (entry.kind, entry.size, entry.parts):
+    if (found.kind, found.size, found.parts) != (entry.kind, entry.size, entry.parts):
         return False
     if found.kind != "file":
         return found.kind == "link" and found.content == entry.content

@@ -157,6 +157,18 @@ def prefixes(path: str) -> list[str]:
     return ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
 
 
+def below(roots: Iterable[str], path: str) -> str | None:
+    """What follows the path of a folder in a path; ``None``: that is elsewhere.
+
+    Args:
+        roots: all paths of the folder.
+    """
+    for root in roots:
+        if f"{path}/".startswith(f"{root.rstrip('/')}/"):
+            return path[len(root.rstrip("/")) :]
+    return None
+
+
 def shown(text: str) -> str:
     """A text from elsewhere, on one line."""
     return "".join(char if char.isprintable() else f"\\x{ord(char) & 0xFF:02x}" for char in text)

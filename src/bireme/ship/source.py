@@ -29,13 +29,12 @@ from bireme.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, Protocol
 
     from bireme.control.channel import Channel
     from bireme.control.messages import Message, Taken
     from bireme.job import JobSpec
     from bireme.ship.conversation import Need
-    from bireme.ship.inside import Item
     from bireme.ship.manifest import Entry, Manifest
 
     class Receiver(Protocol):
@@ -105,18 +104,18 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     root = _top_of_git(environ) if spec.ship == GIT else os.path.realpath(spec.ship)
     if not os.path.isdir(root):
         raise BadInputError(f"not a folder: {spec.ship}", where=WHERE)
-    if root != "/" and cwd != root and not cwd.startswith(f"{root}/"):
+    start = manifest.below((root,), cwd)
+    if start is None:
         hint = f"cd {root}, or name a folder that holds the working directory"
         raise BadInputError(f"the working directory {cwd} is not inside {root}", hint=hint, where=WHERE)
     left: dict[str, str] = {}
     with Descriptor(os.open(root, inside.FOLDER)) as top:
         also = [_also(root, path) for path in spec.ship_also]
-        found, stats = _look_at(_items(top, environ if spec.ship == GIT else None, also, left), left)
+        found, stats = _look(top, environ if spec.ship == GIT else None, also, left)
         _refuse_large(root, found, spec.ship_limit)
-        roots = _names_of(root, cwd, environ.get("PWD", ""))
-        below = cwd[len(root.rstrip("/")) + 1 :]
-        if below and not any(f"{path}/".startswith(f"{below}/") for path in found):
-            found[below] = manifest.Entry(kind="folder", path=below)  # it may hold nothing, but the ranks start there
+        roots = _names_of(root, start, environ.get("PWD", ""))
+        if start and not any(manifest.below((start[1:],), path) is not None for path in found):
+            found[start[1:]] = Entry(kind="folder", path=start[1:])  # it may hold nothing, but the ranks start there
         digests = _digests(top, root, found, stats, environ)
     holding = {path.rpartition("/")[0] for path in found}
     entries = [
@@ -132,24 +131,26 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
     return SourceTree(roots, manifest.make(name, entries), os.urandom(6).hex(), notes)
 
 
-def _names_of(root: str, cwd: str, typed: str) -> tuple[str, ...]:
-    """The path of the tree, and the one that the shell shows where it came through a symbolic link."""
-    below = cwd[len(root.rstrip("/")) :]
-    if typed != cwd and typed.endswith(below) and os.path.isabs(typed):
-        alias = typed[: len(typed) - len(below)]
-        if alias and os.path.realpath(alias) == root:
-            return root, alias
-    return (root,)
+def _names_of(root: str, start: str, typed: str) -> tuple[str, ...]:
+    """The path of the tree, and the one that the shell shows where it came through a symbolic link.
+
+    Args:
+        start: what follows the path of the tree in that of the working directory.
+        typed: the shell's path of that.
+    """
+    alias = typed.removesuffix(start)
+    known = os.path.isabs(alias) and typed.endswith(start) and alias != root and os.path.realpath(alias) == root
+    return (root, alias) if known else (root,)
 
 
 def _target(roots: Sequence[str], path: str, target: str) -> str:
     """Where a link is to lead from a copy: to the same place, or to the one in the copy that corresponds to it."""
     folder = os.path.dirname(os.path.join(roots[0], path))
     place = os.path.normpath(os.path.join(folder, target))
-    within = [root for root in roots if f"{place}/".startswith(f"{root.rstrip('/')}/")]
-    if os.path.isabs(target) and within:
-        return os.path.relpath(roots[0] + place[len(within[0]) :], folder)
-    return target if os.path.isabs(target) or within else place
+    within = manifest.below(roots, place)
+    if os.path.isabs(target) and within is not None:
+        return os.path.relpath(roots[0] + within, folder)
+    return target if os.path.isabs(target) or within is not None else place
 
 
 # -- its files -----------------------------------------------------------------------------------
@@ -197,23 +198,30 @@ def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, st
                 os.stat(".git", dir_fd=folder)
             said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], folder, own)
     except OSError as error:
-        _refuse_closed(below, error)
+        _refuse(below, error)
         return []
     above = f"{below}/" if below else ""
     left |= dict.fromkeys((above + path for path in re.findall(_CLOSED, warned)), "it cannot be read")
     return [above + os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name]
 
 
-def _items(top: int, environ: Mapping[str, str] | None, also: Iterable[str], left: dict[str, str]) -> Iterator[Item]:
-    """What is in the tree but the data of git.
+def _look(
+    top: int, environ: Mapping[str, str] | None, also: Iterable[str], left: dict[str, str]
+) -> tuple[dict[str, Entry], dict[str, os.stat_result]]:
+    """What is in the tree but the data of git, by path, and what the system says of it.
+
+    One's own output is another at each start, and grows: it is left out.
 
     Args:
         environ: the environment of git, if it says what belongs to the tree; what it cannot track, such as FIFOs beside
-            these files, comes too. ``None``: everything belongs to it.
+            these files, is named too. ``None``: everything belongs to it.
         also: what belongs to it whatever git says.
         left: gets what is not sent, by path, and why.
     """
     wanted, folders = set[str](), set[str]()
+    found: dict[str, Entry] = {}
+    stats: dict[str, os.stat_result] = {}
+    own = [(there.st_dev, there.st_ino) for there in map(os.fstat, (1, 2))]
 
     def add(paths: Iterable[str]) -> None:
         for path in paths:
@@ -228,14 +236,22 @@ def _items(top: int, environ: Mapping[str, str] | None, also: Iterable[str], lef
     add(also)
     if environ is not None:
         add(_of_git(top, "", environ, left))
-    for item in inside.walk(top, enters=enters, on_error=_refuse_closed):
+    for item in inside.walk(top, enters=enters, on_error=_refuse):
         path, _, name, there = item
         mode = there.st_mode
+        if name == ".git" or (there.st_dev, there.st_ino) in own:
+            continue
         if stat.S_ISLNK(mode) and path in folders:
             left[f"{path}/"] = "a link has replaced it"
-        is_odd = not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
-        if name != ".git" and (environ is None or is_odd or path in wanted):
-            yield item
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            left[path] = "only files, folders and links are"
+        elif environ is None or path in wanted:
+            try:
+                found[path] = inside.entry_of(item)
+                stats[path] = there
+            except OSError as error:
+                _refuse(path, error)
+    return found, stats
 
 
 def _also(root: str, path: str) -> str:
@@ -246,41 +262,10 @@ def _also(root: str, path: str) -> str:
     return os.path.relpath(place, root)
 
 
-def _refuse_closed(path: str, error: OSError) -> None:
-    """Refuse a folder that cannot be read, unless it was removed, or replaced by a link or file."""
+def _refuse(path: str, error: OSError) -> None:
+    """Refuse what cannot be read, unless it was removed, or replaced by something else."""
     if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-        _refuse_unreadable(path or ".", error)
-
-
-def _refuse_unreadable(path: str, error: OSError) -> NoReturn:
-    raise BadInputError(f"cannot read {shown(path)}: {error.strerror}", where=WHERE)
-
-
-def _look_at(items: Iterator[Item], left: dict[str, str]) -> tuple[dict[str, Entry], dict[str, os.stat_result]]:
-    """The files, links and folders, and what the system says of the files.
-
-    One's own output is another at each start, and grows: it is left out.
-    """
-    found: dict[str, Entry] = {}
-    stats: dict[str, os.stat_result] = {}
-    own = {(there.st_dev, there.st_ino) for there in map(os.fstat, (1, 2))}
-    for item in items:
-        path, _, _, there = item
-        if (there.st_dev, there.st_ino) in own:
-            continue
-        try:
-            entry = inside.entry_of(item)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            _refuse_unreadable(path, error)
-        if entry is None:
-            left[path] = "only files, folders and links are"
-            continue
-        found[path] = entry
-        if entry.kind == "file":
-            stats[path] = there
-    return found, stats
+        raise BadInputError(f"cannot read {shown(path or '.')}: {error.strerror}", where=WHERE)
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -321,7 +306,7 @@ def _digests(
     """The digests of files by path, from the cache where a file is as it was; of many bytes, by several threads."""
     store, now, timeless = _store(root, environ), time.time_ns(), _timeless_devices()
     known = _load(store)
-    rows = {path: [*inside.stamp_of(there)] for path, there in stats.items()}
+    rows = {path: [*inside.stamp_of(there)] for path, there in stats.items() if stat.S_ISREG(there.st_mode)}
     digests = {path: known[path][-1] for path, stamp in rows.items() if known.get(path, [])[:-1] == stamp}
     fresh = [found[path] for path in rows if path not in digests]
     hashed: Callable[[Entry], str] = lambda entry: _hashed(top, entry)  # noqa: E731
@@ -351,7 +336,7 @@ def _hashed(top: int, entry: Entry) -> str:
                 digest.update(os.pread(fd, size, at))
             return digest.hexdigest()
     except OSError as error:
-        _refuse_unreadable(entry.path, error)
+        raise BadInputError(f"cannot read {shown(entry.path)}: {error.strerror}", where=WHERE) from None
 
 
 def _timeless_devices() -> set[int]:

@@ -170,8 +170,8 @@ class TreeTaker:
     def sent(self) -> dict[str, Entry]:
         """What was sent, by path relative to the ranks' working directory."""
         assert self._held is not None
-        below = self._ask.cwd[len(self._offer.roots[0].rstrip("/")) :].lstrip("/")
-        above = f"{below}/" if below else ""
+        below = manifest.below(self._offer.roots, self._ask.cwd)
+        above = f"{below[1:]}/" if below else ""
         entries = self._held.manifest.entries
         return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
 
@@ -182,22 +182,15 @@ class TreeTaker:
         if equals and "/" not in name:
             return f"{name}={self._moved(value)}"
         path = os.path.join(self._ask.cwd, word)
-        if self._below(path) is None:
+        if manifest.below(self._offer.roots, path) is None:
             return word
         if ".." in word.split("/"):
             path = os.path.normpath(path)
-        below = self._below(path)
+        below = manifest.below(self._offer.roots, path)
         if below is None:
             return path
         moved = self._held.path + below
         return moved if os.path.isabs(word) and os.path.lexists(moved) else word
-
-    def _below(self, path: str) -> str | None:
-        """What follows the path of the tree in this path; ``None``: it is elsewhere."""
-        for root in self._offer.roots:
-            if f"{path}/".startswith(f"{root.rstrip('/')}/"):
-                return path[len(root.rstrip("/")) :]
-        return None
 
     def _moved_ask(self) -> Ask:
         assert self._held is not None
@@ -206,7 +199,7 @@ class TreeTaker:
         program = program.replace(target=self._moved(program.target), args=tuple(map(self._moved, program.args)))
         if "PYTHONPATH" in exports:
             exports["PYTHONPATH"] = os.pathsep.join(map(self._moved, exports["PYTHONPATH"].split(os.pathsep)))
-        cwd = self._held.path + self._ask.cwd[len(self._offer.roots[0].rstrip("/")) :]
+        cwd = self._held.path + (manifest.below(self._offer.roots, self._ask.cwd) or "")
         os.makedirs(cwd, exist_ok=True)  # it may hold nothing that was sent
         return self._ask.replace(
             spec=spec.replace(

@@ -186,7 +186,7 @@ def test_a_file_that_grows(place: Path) -> None:
     """What was there at first is sent."""
     (place / "log").write_bytes(b"0123456789")
     top = os.open(place, os.O_RDONLY)
-    found, stats = source._look_at(source._items(top, None, (), {}), {})
+    found, stats = source._look(top, None, (), {})
     (place / "log").write_bytes(b"0123456789 and more")
     digests = source._digests(top, str(place), found, stats, os.environ)
     os.close(top)
