@@ -126,7 +126,7 @@ class TreeTaker:
             while (held := trees.hold(job, digest=digest)) is None:
                 if new is not None:  # and nobody has finished it meanwhile
                     yield from self._fill(trees, new)
-                    return trees.finish(new, job)
+                    return new.finish(job)
                 new = yield from trees.new(job, alone=self._loop.now() >= deadline)
                 if new is None:
                     yield _LOOK
@@ -139,7 +139,7 @@ class TreeTaker:
         """Fill a tree with what is here already, and with what the runner sends."""
         wanted = trees.find_manifest(self._offer.digest) or (yield from self._receive_manifest())
         yield from trees.clean()  # not only afterwards: a job may end too early for that, and there must be room
-        yield from trees.begin(new, wanted)
+        yield from new.begin(wanted)
         if new.missing:
             places = {entry.path: place for place, entry in enumerate(wanted.entries)}
             missing = {places[entry.path]: name for name, entry in new.missing.items()}

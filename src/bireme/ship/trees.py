@@ -200,22 +200,20 @@ class NewTree:
     manifest: Manifest
     missing: dict[str, Entry]
 
-    def __init__(self, folder: str, stock: Stock) -> None:
-        self._folder, self._stock, self._top, self.lock = folder, stock, -1, -1
-        stock.give_way(os.mkdir, folder, 0o700)
-        os.close(stock.give_way(os.open, f"{folder}/{LOCK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    def __init__(self, trees: Trees, name: str) -> None:
+        self._trees, self._stock, self._folder, self._top = trees, trees.stock, f"{trees.folder}/{name}", -1
+        self._stock.give_way(os.mkdir, self._folder, 0o700)
+        os.close(self._stock.give_way(os.open, f"{self._folder}/{LOCK}", os.O_WRONLY | os.O_CREAT, 0o600))
+        self.lock = trees.locked(name, fcntl.LOCK_SH)
 
-    def rename(self, folder: str) -> bool:
-        """Rename its folder; return whether there was none of this name."""
-        try:
-            os.rename(self._folder, folder)
-        except OSError:
-            return False
+    def rename(self, name: str) -> None:
+        """Rename its folder, unless there is one of this name."""
+        folder = f"{self._trees.folder}/{name}"
+        os.rename(self._folder, folder)
         self._folder = folder
-        return True
 
     def begin(self, made_from: Manifest) -> Iterator[None]:
-        """Make, in steps, the folders, and what has no data; take from the stock what it has."""
+        """Make, in steps, the folders, and what has no data; take what is here, in the stock or in the newest trees."""
         self.manifest, self.missing = made_from, names_of(made_from)
         path, do = f"{self._folder}/{made_from.name}", self._stock.give_way
         do(os.mkdir, path)
@@ -231,9 +229,14 @@ class NewTree:
                 fd = do(inside.create, self._top, entry.path, entry)
                 if fd >= 0:
                     os.close(fd)
-        yield from self.take()
+        yield from self._take()
+        for name in self._trees.jobs()[:NEWEST]:
+            if self.missing and (held := self._trees.hold(name)) is not None:
+                with Descriptor(held.lock):
+                    yield from self._stock.fill(held, self.missing)
+                yield from self._take()
 
-    def take(self) -> Iterator[None]:
+    def _take(self) -> Iterator[None]:
         """Take, in steps, from the stock what it has."""
         for name, entry in [*self.missing.items()]:
             yield
@@ -249,12 +252,17 @@ class NewTree:
                 yield from self._stock.put(name, fd, entry, is_sure=True)
         return right
 
-    def finish(self, folder: str) -> HeldTree:
-        """Make the tree complete: give its folder this name."""
-        os.rename(self._folder, folder)
+    def finish(self, job: str) -> HeldTree:
+        """Make the tree complete; it becomes that of the job, unless another agent was faster."""
+        try:
+            self.rename(job)
+        except OSError:
+            if (held := self._trees.hold(job, digest=self.manifest.digest)) is None:
+                raise
+            return held
         lock, self.lock = self.lock, -1
         os.close(self._top)
-        return HeldTree(folder, self.manifest, lock)
+        return HeldTree(self._folder, self.manifest, lock)
 
     def close(self) -> None:
         """Remove what was made, unless it is finished."""
@@ -282,16 +290,17 @@ class Trees:
         Args:
             alone: make it nevertheless. Who is slower takes what the other one has made.
         """
-        name, folder = os.urandom(6).hex() + TEMPORARY, f"{self.folder}/{job}{TEMPORARY}"
-        if not alone and os.path.exists(f"{folder}/{LOCK}"):
-            yield from self._remove_temporary(job + TEMPORARY)  # if that agent is dead
+        draft = job + TEMPORARY
+        if not alone and os.path.exists(f"{self.folder}/{draft}/{LOCK}"):
+            yield from self._remove_temporary(draft)  # if that agent is dead
             return None
-        new = NewTree(f"{self.folder}/{name}", self.stock)
-        new.lock = self._locked(name, fcntl.LOCK_SH)
-        if new.lock >= 0 and (alone or new.rename(folder)):
-            return new
-        new.close()
-        return None
+        new = NewTree(self, os.urandom(6).hex() + TEMPORARY)
+        try:
+            if new.lock >= 0 and not alone:
+                new.rename(draft)
+        except OSError:
+            new.close()
+        return new if new.lock >= 0 else None
 
     def jobs(self) -> list[str]:
         """The names of the trees of jobs, the last used first."""
@@ -305,7 +314,7 @@ class Trees:
         names = (name for name in os.listdir(self.folder) if name[0] != "." and not name.endswith(TEMPORARY))
         return sorted(names, key=used, reverse=True)
 
-    def _locked(self, name: str, kind: int) -> int:
+    def locked(self, name: str, kind: int) -> int:
         """A descriptor of a folder's lock, locked in this way; -1: it cannot be.
 
         Where there are no locks, all may read and nobody may remove.
@@ -330,7 +339,7 @@ class Trees:
 
     def hold(self, name: str, kind: int = fcntl.LOCK_SH, digest: str = "") -> HeldTree | None:
         """Hold a complete tree; ``None``: there is none, or it is about to be removed, damaged or another."""
-        lock = self._locked(name, kind)
+        lock = self.locked(name, kind)
         if lock >= 0:
             try:
                 made_from = manifest.read(manifest_text(f"{self.folder}/{name}"))
@@ -348,25 +357,6 @@ class Trees:
             if hashlib.sha256(text).hexdigest() == digest:
                 return manifest.read(text)
         return None
-
-    def begin(self, new: NewTree, made_from: Manifest) -> Iterator[None]:
-        """Begin a tree, in steps, with what is here already: in the stock, or in the newest trees."""
-        yield from new.begin(made_from)
-        for name in self.jobs()[:NEWEST]:
-            if new.missing and (held := self.hold(name)) is not None:
-                with Descriptor(held.lock):
-                    yield from self.stock.fill(held, new.missing)
-                yield from new.take()
-
-    def finish(self, new: NewTree, job: str) -> HeldTree:
-        """Make a tree complete; it becomes that of the job, unless another agent was faster."""
-        try:
-            return new.finish(f"{self.folder}/{job}")
-        except OSError:
-            held = self.hold(job, digest=new.manifest.digest)
-            if held is None:
-                raise
-            return held
 
     # -- cleaning --------------------------------------------------------------------------------
 
@@ -393,7 +383,7 @@ class Trees:
 
     def _remove_temporary(self, name: str) -> Iterator[None]:
         """Remove, in steps, a tree in the making whose agent is dead."""
-        if (lock := self._locked(name, fcntl.LOCK_EX)) >= 0:
+        if (lock := self.locked(name, fcntl.LOCK_EX)) >= 0:
             with Descriptor(lock):
                 yield from _remove(f"{self.folder}/{name}")
 
