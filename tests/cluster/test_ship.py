@@ -29,9 +29,10 @@ sys.path.insert(0, ".")
 import settings.here
 found = {"cwd": os.getcwd(), "argv": sys.argv, "value": settings.here.VALUE, "data": open("../data.txt").read(),
          "files": sorted(os.path.join(at, name) for at, _, names in os.walk("..") for name in names if name[-1] != "c")}
+if {"spoil", "keep"} & {*sys.argv}:
+    open("../more.txt", "w").write("kept")
 if "spoil" in sys.argv:
     open("../data.txt", "a").write("spoilt")
-    open("../more.txt", "w").write("kept")
 print("found", json.dumps(found), flush=True)
 """
 
@@ -300,15 +301,20 @@ def whole(copy: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "cut", "agent"])
 def test_anything_dies_while_the_tree_is_sent(project: Project, fault: str) -> None:
-    """The command, a cable or an agent, at random moments of sending: half a tree is never used."""
+    """The command, a cable or an agent, at random moments of sending, and of the job: half a tree is never used, no
+    result is lost, and the next job runs in its tree."""
     node = project.jobs.testbed["node1"]
     node.rate(60)
-    half = 0
+    half, lasts = 0, 0.0
+    results = set[Path]()
     for moment in range(-(-MOMENTS // 3)):
         project.write("large", b"%d" % moment + random.randbytes(8 << 20))
-        process = project.start("--heartbeat", "2", "look.py")
-        wait_until("a copy in the making", lambda: temporary(node), 30)
-        time.sleep(random.random() * 0.8)
+        process = project.start("--heartbeat", "2", "look.py", "keep")
+        if moment % 2:
+            time.sleep(random.random() * lasts)
+        else:
+            wait_until("a copy in the making", lambda: temporary(node), 30)
+            time.sleep(random.random() * 0.8)
         half += bool(temporary(node))
         if fault == "kill":
             project.login.kill(process, signal.SIGKILL)
@@ -321,17 +327,21 @@ def test_anything_dies_while_the_tree_is_sent(project: Project, fault: str) -> N
             wait_until("the agent to end", lambda: not node.agents() and not temporary(node), 30)
             node.heal()
         project.jobs.testbed.leaves_nothing()
-        assert all(whole(copy) for copy in copies(node) if not copy.name.endswith(".tmp"))
-        if fault == "agent":
-            project.run("look.py", hosts="node1:1")  # whose agent finds what the killed one has left
+        made = [copy for copy in copies(node) if not copy.name.endswith(".tmp")]
+        assert all(whole(copy) for copy in made)
+        begin = time.monotonic()
+        found, _ = project.run("look.py", "keep")  # whose agent finds what a killed one has left
+        lasts = time.monotonic() - begin
+        assert [each["data"] for each in found] == ["some data"] * 2
+        assert not any("more.txt" in str(each["files"]) for each in found)
         wait_until("what is half to go", lambda: not temporary(node), 30)
+        assert all(result.read_text() == "kept" for result in results)
+        results |= {result for copy in copies(node) if (result := copy / "project/more.txt").exists()}
     assert half, "no moment was in the middle of sending"
-    found, _ = project.run("look.py")
-    assert len(found) == 2
 
 
 def temporary(host: Host) -> list[Path]:
-    return [copy for copy in copies(host) if copy.name.endswith(".tmp")]
+    return [copy for copy in copies(host) if copy.name.endswith(".tmp") and (copy / ".lock").exists()]
 
 
 def test_results_come_home(project: Project) -> None:
