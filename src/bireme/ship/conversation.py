@@ -25,6 +25,8 @@ either side grants the other one to send as many bytes again.
 
 from __future__ import annotations
 
+from io import BytesIO
+
 from bireme.control.frames import PIECE_HEAD, put_piece_head
 from bireme.control.messages import Message, Taken
 from bireme.errors import ProtocolError
@@ -146,14 +148,8 @@ class Outgoing:
 
     def send_text(self, text: bytes) -> None:
         """Send this."""
-
-        def source(buffer: memoryview) -> Iterator[int]:
-            for at in range(0, len(text), len(buffer)):
-                part = text[at : at + len(buffer)]
-                buffer[: len(part)] = part
-                yield len(part)
-
-        self.send(source)
+        file = BytesIO(text)
+        self.send(lambda buffer: iter(lambda: file.readinto(buffer), 0))
 
     def grant(self, size: int) -> None:
         """Let so much more be sent, for so much that was taken."""

@@ -202,29 +202,26 @@ def walk(
         on_error(below, error)
 
 
-def remove(folder: str, name: str, known: Mapping[str, Stamp] | None = None) -> Iterator[None]:
-    """Remove a folder in steps. What cannot be removed stays, and so does what is mounted in it.
+def remove(folder: int, name: str, known: Mapping[str, Stamp] | None = None) -> Iterator[None]:
+    """Remove a folder in an open one, in steps. What cannot be removed stays, and so does what is mounted in it.
 
     Args:
-        folder: the path of the folder that holds it.
-        name: its name.
         known: the stamps of files and links by path inside; anything else, or with another stamp, stays. None: all.
     """
     try:
-        with Descriptor(os.open(folder, FOLDER)) as parent:
-            with Descriptor(os.open(name, FOLDER, dir_fd=parent)) as top:
-                if mount_of(top) != mount_of(parent):
-                    return
-                for path, holder, last, there in walk(top, on_error=lambda *_: None, mounts=False):
-                    yield
-                    try:
-                        if stat.S_ISDIR(there.st_mode):
-                            os.rmdir(last, dir_fd=holder)
-                        elif known is None or known.get(path) == stamp_of(there):
-                            os.unlink(last, dir_fd=holder)
-                    except OSError:
-                        pass
-            os.rmdir(name, dir_fd=parent)
+        with Descriptor(os.open(name, FOLDER, dir_fd=folder)) as top:
+            if mount_of(top) != mount_of(folder):
+                return
+            for path, holder, last, there in walk(top, on_error=lambda *_: None, mounts=False):
+                yield
+                try:
+                    if stat.S_ISDIR(there.st_mode):
+                        os.rmdir(last, dir_fd=holder)
+                    elif known is None or known.get(path) == stamp_of(there):
+                        os.unlink(last, dir_fd=holder)
+                except OSError:
+                    pass
+        os.rmdir(name, dir_fd=folder)
     except OSError:
         pass
 

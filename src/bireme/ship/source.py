@@ -63,8 +63,8 @@ _SETTLED = 120 * 10**9
 A program that has mapped a file changes its times with the first write only, until the kernel has written the page to
 the disk, half a minute later.
 """
-_TIMELESS = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems that never do that: a mapped file has no times that count."""
+_TIMELESS = ("tmpfs", "ramfs", "hugetlbfs", "overlay")
+"""File systems that may never do that (overlay: upon one of these): a mapped file has no times that count."""
 _PATIENCE = 300.0
 """Seconds that git may take."""
 _CLOSED = r"(?m)^warning: could not open directory '(.*/)': Permission denied$"

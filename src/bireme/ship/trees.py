@@ -391,10 +391,10 @@ class Trees:
 def _remove(folder: str) -> Iterator[None]:
     """Remove, in steps, a tree in the making; its lock last."""
     try:
-        for name in {*os.listdir(folder)} - {LOCK}:
-            yield from inside.remove(folder, name)
-            drafts.remove(f"{folder}/{name}")
-        drafts.remove(f"{folder}/{LOCK}")
+        with Descriptor(os.open(folder, inside.FOLDER)) as top:
+            for name in sorted(os.listdir(top), key=LOCK.__eq__):
+                yield from inside.remove(top, name)
+                drafts.remove(name, top)
         os.rmdir(folder)
     except OSError:
         pass
@@ -404,17 +404,17 @@ def _remove_unchanged(held: HeldTree) -> Iterator[None]:
     """Remove, in steps, a job's tree in which nothing was added or changed. Else a file says so from then on."""
     known = yield from held.known()
     try:
-        if known is None:
-            os.close(os.open(f"{held.folder}/{CHANGED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            return
-        if not held.folder.endswith(_OLD):  # a tree with the name of a job is complete
-            os.rename(held.folder, held.folder + _OLD)
-            held = held.replace(folder=held.folder + _OLD)
-        yield from inside.remove(held.folder, held.manifest.name, known)
-        if not os.path.lexists(held.path):  # else the manifest is still needed
-            for name in OWN:
-                drafts.remove(f"{held.folder}/{name}")
-            os.rmdir(held.folder)
+        with Descriptor(os.open(held.folder, inside.FOLDER)) as top:
+            if known is None:
+                os.close(os.open(CHANGED, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=top))
+                return
+            folder = held.folder.removesuffix(_OLD) + _OLD
+            os.rename(held.folder, folder)  # a tree with the name of a job is complete
+            yield from inside.remove(top, held.manifest.name, known)
+            if held.manifest.name not in os.listdir(top):  # else the manifest is still needed
+                for name in OWN:
+                    drafts.remove(name, top)
+                os.rmdir(folder)
     except OSError:
         pass
 

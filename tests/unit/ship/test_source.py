@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -364,21 +363,35 @@ def test_a_mapped_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatc
         assert find(".").manifest.digest != first
 
 
-def test_a_mapped_file_in_memory_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No write to it ever changes its times, so its digest is not kept."""
-    kind = subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], capture_output=True, text=True, check=False).stdout
-    if kind != "tmpfs\n":
-        pytest.skip("/dev/shm is not in memory")
-    monkeypatch.setattr(source, "_SETTLED", 0)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        monkeypatch.chdir(folder)
-        Path("data").write_bytes(b"before")
-        with open("data", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-            mapped[:] = b"middle"
-            first = find(".").manifest.digest
-            mapped[:] = b"behind"
-            assert find(".").manifest.digest != first
-        monkeypatch.chdir(place)
+MAPPED = """
+import mmap, os
+from bireme.job import JobSpec, Program
+from bireme.ship import source
+source._SETTLED = 0
+with open("data", "wb") as file:
+    file.write(b"before")
+found = set()
+with open("data", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+    for content in (b"middle", b"behind"):
+        mapped[:] = content
+        found.add(source.find(JobSpec(program=Program("x.py"), ship="."), os.environ).manifest.digest)
+print(len(found))
+"""
+
+
+@pytest.mark.needs_programs("unshare", "mount")
+@pytest.mark.parametrize("kind", ["tmpfs", "overlay"])
+def test_a_mapped_file_in_memory_is_read_again(place: Path, kind: str) -> None:
+    """No write to it but the first ever changes its times, so its digest is not kept."""
+    mount = "mount -t tmpfs tmpfs . && cd ."
+    if kind == "overlay":
+        mount += " && mkdir l u w m && mount -t overlay -o lowerdir=l,upperdir=u,workdir=w overlay m && cd m"
+    command = ("unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", MAPPED)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if "unshare: " in done.stderr or "mount: " in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "2\n", done.stderr
 
 
 @pytest.mark.usefixtures("old")

@@ -182,8 +182,9 @@ def test_what_is_written_while_a_tree_is_removed(tmp_path: Path) -> None:
     changed.write_text("a result")
     new.parent.mkdir()
     new.touch()
-    for _ in inside.remove(str(tmp_path), "tree", known):
-        pass
+    with inside.Descriptor(os.open(tmp_path, inside.FOLDER)) as top:
+        for _ in inside.remove(top, "tree", known):
+            pass
     assert not same.parent.exists() and changed.read_text() == "a result" and new.exists()
 
 
@@ -296,6 +297,20 @@ def test_what_ranks_leave_is_kept(project: Path) -> None:
     assert not cached.path.exists() and held.path.exists()
     assert len(trees(project)) == sum(left.values()) + 1 + NEWEST + 1
     assert (kept[1].path / "sub/checkpoint").read_text() == "x" and content(held.path) == WHOLE
+
+
+def test_a_link_in_place_of_a_tree(project: Path) -> None:
+    """What a user has put elsewhere is not removed, complete or not."""
+    Taken(project, job="old")
+    folder, elsewhere = project.parent / "cache/bireme/ship", project.parent / "elsewhere"
+    (folder / "old").rename(elsewhere)
+    os.utime(elsewhere / ".lock", (0, 0))
+    for name in ("old", "x.tmp"):
+        (folder / name).symlink_to(elsewhere)
+    for number in range(NEWEST + 1):
+        (project / "data.txt").write_text(f"data {number}")
+        assert not Taken(project).problem
+    assert content(elsewhere / "project") == WHOLE and len(list(elsewhere.iterdir())) == 3
 
 
 CLEAN = """
