@@ -114,8 +114,9 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
         found, stats = _look(top, environ if spec.ship == GIT else None, also, left)
         _refuse_large(root, found, spec.ship_limit)
         roots = _names_of(root, start, environ.get("PWD", ""))
-        if start and not any(manifest.below((start[1:],), path) is not None for path in found):
-            found[start[1:]] = Entry(kind="folder", path=start[1:])  # it may hold nothing, but the ranks start there
+        folder = start.strip("/")
+        if folder and not any(f"{path}/".startswith(f"{folder}/") for path in found):
+            found[folder] = Entry(kind="folder", path=folder)  # it may hold nothing, but the ranks start there
         digests = _digests(top, root, found, stats, environ)
     holding = {path.rpartition("/")[0] for path in found}
     entries = [

@@ -170,8 +170,8 @@ class TreeTaker:
     def sent(self) -> dict[str, Entry]:
         """What was sent, by path relative to the ranks' working directory."""
         assert self._held is not None
-        below = manifest.below(self._offer.roots, self._ask.cwd)
-        above = f"{below[1:]}/" if below else ""
+        below = (manifest.below(self._offer.roots, self._ask.cwd) or "").strip("/")
+        above = f"{below}/" if below else ""
         entries = self._held.manifest.entries
         return {entry.path[len(above) :]: entry for entry in entries if entry.path.startswith(above)}
 
