@@ -90,13 +90,11 @@ class HomeDraft:
         self._coming, self._name, self._fd = coming, f".{os.urandom(8).hex()}.tmp", -1
         below = os.path.dirname(coming.path)
         os.makedirs(coming.base, exist_ok=True)
-        top = os.open(coming.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._home = inside.open_folder(top, below, make=True)
-        except NotADirectoryError:  # also for a link
-            raise HomeError(f"a part of {os.path.join(coming.base, below)} is a link or a file here") from None
-        finally:
-            os.close(top)
+        with inside.Descriptor(os.open(coming.base, os.O_RDONLY | os.O_DIRECTORY)) as top:
+            try:
+                self._home = inside.open_folder(top, below, make=True)
+            except NotADirectoryError:  # also for a link
+                raise HomeError(f"a part of {os.path.join(coming.base, below)} is a link or a file here") from None
         try:
             self._fd = inside.create(self._home, self._name, coming.file.replace(mode=0o600))
         except (OSError, ValueError):
