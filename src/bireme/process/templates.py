@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import _socket
-import marshal
 import os
-import sys
 import zipfile
 from io import BytesIO
 
@@ -52,12 +50,19 @@ class Template:
         self._ours.setblocking(False)
         self.fd = self._ours.fileno()
         archive, out, self.err = (os.memfd_create(name) for name in ("template", "stdout", "stderr"))
-        os.write(archive, _archive(first))
-        null = os.open(os.devnull, os.O_RDONLY)
+        os.write(archive, _archive())
+        of_ranks = frozenset(filter(identity.differs_between_ranks, first.env))
         path = first.env.get("PYTHONPATH")
-        lasting = {name: value for name, value in first.env.items() if not identity.differs_between_ranks(name)}
+        setup = {
+            "modules": list(first.preload),
+            "program": list(identity.program(first.argv)),
+            "of_ranks": of_ranks,
+            "restore": {"PYTHONPATH": path},
+        }
+        template.send(self._ours, setup)
+        null = os.open(os.devnull, os.O_RDONLY)
         env = {
-            **lasting,
+            **{name: value for name, value in first.env.items() if name not in of_ranks},
             **identity.DURING_IMPORTS,
             "BIREME_TEMPLATE": f"{theirs.fileno()},{archive}",
             "PYTHONPATH": f"/proc/self/fd/{archive}" + (f"{os.pathsep}{path}" if path else ""),
@@ -98,26 +103,20 @@ class Template:
     def ask(self, index: int, worker: WorkerStart, death: int) -> None:
         """Have it fork a rank; ``death``: the signal that the rank gets when this process dies."""
         self.is_asked = True
-        body = os.memfd_create("rank")
-        words = len(worker.argv) - 2 - len(identity.program(worker.argv))
         request = {
             "index": index,
             "argv": list(worker.argv),
-            "words": words,
+            "words": len(worker.argv) - 2 - len(identity.program(worker.argv)),
             "env": worker.env,
             "cores": list(worker.cores),
             "parent": os.getpid(),
             "death": int(death),
             "tracer": worker.tracer,
         }
-        os.write(body, marshal.dumps(request, 2))
-        fds = (worker.stdin, worker.stdout, worker.stderr, body)
-        passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
         try:
-            self._ours.sendmsg([b"rank"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+            template.send(self._ours, request, (worker.stdin, worker.stdout, worker.stderr))
         except OSError:
             pass  # it has ended, which `read` shows
-        os.close(body)
 
     def close(self) -> None:
         """Let it end."""
@@ -160,20 +159,12 @@ def start(
     return list(started.values())
 
 
-def _archive(first: WorkerStart) -> bytes:
+def _archive() -> bytes:
     """The archive from which the ranks' Python imports the template."""
-    names = [name for name in first.env if identity.differs_between_ranks(name)]
-    setup = {
-        "modules": list(first.preload),
-        "program": list(identity.program(first.argv)),
-        "of_ranks": frozenset(names),
-        "restore": {"PYTHONPATH": first.env.get("PYTHONPATH")},
-    }
     file = BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("sitecustomize.py", _BEGIN)
         archive.writestr("_bireme_template.py", _source())
-        archive.writestr("setup", marshal.dumps(setup, 2))
     return file.getvalue()
 
 

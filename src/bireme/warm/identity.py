@@ -13,23 +13,10 @@ if TYPE_CHECKING:
 # it is imported is not for templates, and ranks start cold. Every other variable is part of a template's identity:
 # OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, DS_ACCELERATOR, LD_*, PYTHON*, and whatever else a library may read.
 _OF_RANKS = frozenset(
-    [
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "NODE_RANK",
-        "CROSS_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "LOCAL_SIZE",
-        "ROLE_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "CROSS_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "ROLE_NAME",
-    ]
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "CROSS_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        *("LOCAL_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"),
+    }
 )
 _OF_SESSIONS = frozenset(["SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "XDG_SESSION_ID", "OLDPWD", "SHLVL", "_"])
 _PREFIXES = ("BIREME_", "TORCHELASTIC_")

@@ -20,7 +20,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
 HARMLESS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -37,7 +37,8 @@ long as torch itself."""
 MEASURES = ("cProfile", "coverage", "profile", "trace")
 """Programs that have to see what another one imports. (And coverage fails where it finds torch imported.)"""
 _SET_NAME, _PDEATHSIG, _SET_MM, _MM_MAP, _SET_PTRACER = 15, 1, 35, 14, 0x59616D61
-_SELF_TEST = 60.0
+_SELF_TEST = 60
+_MOST_PASSED = 253  # of the kernel
 _SYNTAX_ONLY = 0x400
 
 
@@ -45,19 +46,38 @@ class UnsafeError(Exception):
     """Why ranks cannot be forked from this process."""
 
 
+def send(channel: _socket.socket, value: object, fds: Sequence[int] = ()) -> None:
+    """Send a value, of any size, and descriptors."""
+    body = os.memfd_create("message")
+    os.write(body, marshal.dumps(value, 2))
+    passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (body, *fds))
+    try:
+        channel.sendmsg([b"message"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+    finally:
+        os.close(body)
+
+
+def receive(channel: _socket.socket) -> tuple[Any, list[int]]:
+    """A value that was sent, and descriptors.
+
+    Raises:
+        OSError: the other side is gone.
+        ValueError: that was no message.
+    """
+    ancillary = channel.recvmsg(16, _socket.CMSG_SPACE(4 * _MOST_PASSED), _socket.MSG_CMSG_CLOEXEC)[1]
+    passed = b"".join(bytes(item[2]) for item in ancillary)
+    body, *fds = (int.from_bytes(passed[at : at + 4], sys.byteorder) for at in range(0, len(passed), 4))
+    value = marshal.loads(os.pread(body, os.fstat(body).st_size, 0))
+    os.close(body)
+    return value, fds
+
+
 def hold() -> None:
     """Be the template. Only the ranks return from this call, each in its own process."""
     channel, setup, inherited = _begin()
     try:
-        name = _read("/proc/self/comm").decode("utf-8", "replace").rstrip("\n")
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_SET_NAME, b"bireme-warm", 0, 0, 0)
-        begun = dict(os.environ)
-        if os.path.basename(setup["program"][-1]) in MEASURES:
-            raise UnsafeError(f"{os.path.basename(setup['program'][-1])} is to see what the script imports")
+        template = Template(channel, inherited)
         _import_all(setup)
-        changes = {name: value for name, value in os.environ.items() if begun.get(name) != value}
-        template = Template(channel, libc, name, inherited, changes, [name for name in begun if name not in os.environ])
         template.examine()
     except UnsafeError as reason:
         channel.send(b"cold " + str(reason).encode("utf-8", "replace")[:2000])
@@ -69,8 +89,8 @@ def hold() -> None:
 def _begin() -> tuple[_socket.socket, dict[str, Any], set[int]]:
     """Take what the guardian has sent, and remove every trace of how this file came to be imported."""
     channel_fd, archive = map(int, os.environ.pop("BIREME_TEMPLATE").split(","))
-    place = f"/proc/self/fd/{archive}"
-    setup = marshal.loads(__loader__.get_data(os.path.join(place, "setup")))  # type: ignore[name-defined]
+    channel, place = _socket.socket(fileno=channel_fd), f"/proc/self/fd/{archive}"
+    setup = receive(channel)[0]
     sys.path[:] = [each for each in sys.path if each != place]
     sys.path_importer_cache.pop(place, None)
     if "zipimport" in sys.modules:
@@ -83,14 +103,15 @@ def _begin() -> tuple[_socket.socket, dict[str, Any], set[int]]:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    inherited = set(_descriptors()) - {channel_fd}
-    return _socket.socket(fileno=channel_fd), setup, inherited
+    return channel, setup, set(_descriptors()) - {channel_fd}
 
 
 def _import_all(setup: Mapping[str, Any]) -> None:
     """Import what is customary, then the modules, with the search path of the script."""
     import site
 
+    if os.path.basename(setup["program"][-1]) in MEASURES:
+        raise UnsafeError(f"{os.path.basename(setup['program'][-1])} is to see what the script imports")
     for name in ("sitecustomize",) + (("usercustomize",) if site.ENABLE_USER_SITE else ()):
         try:
             __import__(name)
@@ -103,12 +124,13 @@ def _import_all(setup: Mapping[str, Any]) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
     try:
-        names = _named(setup["modules"], script)
+        named = [_heavy_imports(script) if each == "auto" else [each] for each in setup["modules"]]
+        names = list(dict.fromkeys(sum(named, [])))
         if not names:
             raise UnsafeError("the script imports none of the modules that `auto` knows")
         if setup["program"][0] != "-m":
             sys.modules["__main__"].__file__ = os.path.abspath(script) if sys.version_info >= (3, 9) else script
-        asked = _Asked(setup["of_ranks"])
+        end = _refusing(setup["of_ranks"])
         for name in (*names, *LATER.values()):
             try:
                 if name in names or name.partition(".")[0] in sys.modules:
@@ -117,7 +139,7 @@ def _import_all(setup: Mapping[str, Any]) -> None:
                 if name not in names and isinstance(error, ImportError):
                     continue  # an older version
                 raise UnsafeError(f"importing {name} failed: {type(error).__name__}: {error}") from None
-        asked.end()
+        end()
     finally:
         if folder in sys.path and not getattr(sys.flags, "safe_path", False):
             sys.path.remove(folder)
@@ -131,24 +153,13 @@ def _script(program: Sequence[str]) -> tuple[str, str]:
     from importlib.machinery import PathFinder
 
     here = os.getcwd()
-    top, _, rest = program[1].partition(".")
-    found = PathFinder.find_spec(top, [here, *sys.path])
-    if found is None:
-        return here, ""
-    for place in found.submodule_search_locations or ():
-        base = os.path.join(place, *rest.split(".")) if rest else place
-        for path in (base + ".py", os.path.join(base, "__main__.py")):
-            if os.path.isfile(path):
-                return here, path
-    return here, found.origin or ""
-
-
-def _named(modules: Sequence[str], script: str) -> list[str]:
-    """The modules to import: those that are given, and for ``auto`` the heavy ones of the script."""
-    names = []
-    for module in modules:
-        names += _heavy_imports(script) if module == "auto" else [module]
-    return list(dict.fromkeys(names))
+    found, places = None, [here, *sys.path]
+    for name in (*program[1].split("."), "__main__"):  # which a module has not
+        spec = PathFinder.find_spec(name, places)
+        if spec is None:
+            break
+        found, places = spec, list(spec.submodule_search_locations or ())
+    return here, found.origin or "" if found else ""
 
 
 def _heavy_imports(script: str) -> list[str]:
@@ -172,58 +183,49 @@ def _heavy_imports(script: str) -> list[str]:
     return [name for name in found if name.partition(".")[0] in HEAVY]
 
 
-class _Asked:
-    """Notes which variables of a rank are read while modules are imported: those are not known yet."""
+def _refusing(names: Collection[str]) -> Callable[[], None]:
+    """Note which variables of a rank are read from now on: those are not known yet. Returns what ends it, and tells."""
+    kind: Any = type(os.environ)
+    plain, found = kind.__getitem__, {}
 
-    def __init__(self, names: Collection[str]) -> None:
-        self.found: dict[str, str] = {}
-        self.kind: Any = type(os.environ)
-        self.plain = plain = self.kind.__getitem__
+    def look(environ: Any, name: str) -> str:
+        if name in names:
+            frame = sys._getframe(1)
+            while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+                frame = frame.f_back
+            found.setdefault(name, frame.f_globals.get("__name__", "?"))
+        return plain(environ, name)
 
-        def look(environ: Any, name: str) -> str:
-            if name in names:
-                frame = sys._getframe(1)
-                while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
-                    frame = frame.f_back
-                self.found.setdefault(name, frame.f_globals.get("__name__", "?"))
-            return plain(environ, name)
-
-        self.kind.__getitem__ = look  # type: ignore[method-assign]
-
-    def end(self) -> None:
-        self.kind.__getitem__ = self.plain
-        for name, module in self.found.items():
+    def end() -> None:
+        kind.__getitem__ = plain
+        for name, module in found.items():
             raise UnsafeError(f"{module} reads {name} while it is imported, which differs between ranks")
+
+    kind.__getitem__ = look
+    return end
 
 
 class Template:
     """A process whose imports are done.
 
     Args:
-        name: of the process, as the kernel shows it.
-        inherited: the descriptors that it had before the imports.
-        changes, removed: what the imports have done to the environment.
+        inherited: the descriptors that it has before the imports.
     """
 
-    def __init__(
-        self,
-        channel: _socket.socket,
-        libc: ctypes.CDLL,
-        name: str,
-        inherited: set[int],
-        changes: Mapping[str, str],
-        removed: Collection[str],
-    ) -> None:
-        self.channel, self.libc, self.name, self.inherited = channel, libc, name, inherited
-        self.changes, self.removed = changes, removed
-        self.said = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in (1, 2)]
-        self.blas = list(_blas())
-        self.files = dict(_files())
+    def __init__(self, channel: _socket.socket, inherited: set[int]) -> None:
+        self.channel, self.inherited, self.begun = channel, inherited, dict(os.environ)
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.name = _read("/proc/self/comm").rstrip(b"\n")  # as the kernel shows this process
+        self.libc.prctl(_SET_NAME, b"bireme-warm", 0, 0, 0)
 
     # -- is it safe? -----------------------------------------------------------------------------
 
     def examine(self) -> None:
-        """Raise UnsafeError if a fork of this process is not as good as a process of its own."""
+        """Note what the imports have done. Raise UnsafeError if a fork is not as good as a process of its own."""
+        self.changes = {name: value for name, value in os.environ.items() if self.begun.get(name) != value}
+        self.said = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in (1, 2)]
+        self.blas = list(_blas())
+        self.files = dict(_files())
         threads = os.listdir("/proc/self/task")
         if len(threads) > 1:
             names = sorted({_read(f"/proc/self/task/{each}/comm").decode().strip() for each in threads})
@@ -252,7 +254,7 @@ class Template:
         if pid == 0:
             code = 1
             try:
-                signal.alarm(int(_SELF_TEST))
+                signal.alarm(_SELF_TEST)
                 self._use()
                 code = 0
             finally:
@@ -285,14 +287,11 @@ class Template:
 
     def serve(self) -> None:
         """Fork a rank for each request. Returns in the ranks; ends the process if the guardian wants no more."""
-        space = _socket.CMSG_SPACE(16)
         while True:
-            data, ancillary, _, _ = self.channel.recvmsg(64, space)
-            if not data:
+            try:
+                request, fds = receive(self.channel)
+            except (OSError, ValueError):
                 os._exit(0)
-            passed = b"".join(bytes(item[2]) for item in ancillary)
-            fds = [int.from_bytes(passed[at : at + 4], sys.byteorder) for at in range(0, len(passed), 4)]
-            request = marshal.loads(os.pread(fds[3], os.fstat(fds[3]).st_size, 0))
             if dict(_files()) != self.files:
                 self.channel.send(b"stale")
                 os._exit(0)
@@ -344,7 +343,7 @@ class Template:
         if os.getppid() != request["parent"]:
             os._exit(128 + signal.SIGKILL)
         self.libc.prctl(_SET_PTRACER, request["tracer"], 0, 0, 0)
-        self.libc.prctl(_SET_NAME, self.name.encode(), 0, 0, 0)
+        self.libc.prctl(_SET_NAME, self.name, 0, 0, 0)
         for target in range(3):
             os.dup2(fds[target], target, inheritable=True)
         self.channel.close()
@@ -360,7 +359,8 @@ class Template:
                 _renew(stream, fd, mode)
         if request["cores"]:
             os.sched_setaffinity(0, request["cores"])
-        env = {name: value for name, value in request["env"].items() if name not in self.removed}
+        removed = self.begun.keys() - os.environ.keys()
+        env = {name: value for name, value in request["env"].items() if name not in removed}
         env.update(self.changes)
         os.environ.clear()
         os.environ.update(env)
