@@ -307,10 +307,7 @@ class RemoteAgent:
     def _templates(self, spec: JobSpec) -> dict[str, str]:
         """The variable with the keeper of templates, which outlive an epoch; {}: there is none."""
         if self._keeper is None and spec.preload and (spec.elastic or spec.restarts):
-            try:
-                self._keeper = self._machine.start_keeper()
-            except (OSError, BiremeError):
-                return {}  # the part may start nothing either, and will tell why
+            self._keeper = self._machine.start_keeper()
         return {} if self._keeper is None else {TEMPLATES: self._keeper.name}
 
     def _on_stop(self, stop: messages.Stop) -> None:

@@ -240,21 +240,14 @@ class _Attempts:
         self._keeper: Keeper | None = None
         self._standby: Standby | None = None
         if first.preload and isinstance(place, ThisMachine) and TEMPLATES not in environ:
-            self._keep_templates_here()
+            from bireme.process.keeper import Keeper
+
+            if (keeper := Keeper.started()) is not None:
+                self._keeper, self._environ = keeper, {**environ, TEMPLATES: keeper.name}
         elif first.preload and isinstance(place, Agents):
             from bireme.cluster.standby import Standby
 
             self._standby = Standby()
-
-    def _keep_templates_here(self) -> None:
-        from bireme.errors import UnfitError
-        from bireme.process.keeper import Keeper
-
-        try:
-            self._keeper = Keeper()
-        except (OSError, UnfitError):  # no such sockets: each attempt has its own templates
-            return
-        self._environ = {**self._environ, TEMPLATES: self._keeper.name}
 
     def run(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
         """Run an attempt."""

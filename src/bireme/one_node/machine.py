@@ -33,11 +33,11 @@ class Machine:
         """Start a helper program, which answers with one line of JSON."""
         return Helper(argv, environ)
 
-    def start_keeper(self) -> Keeper:
-        """Start a keeper of templates; see there for the errors."""
+    def start_keeper(self) -> Keeper | None:
+        """Start a keeper of templates; None if it cannot be."""
         from bireme.process.keeper import Keeper
 
-        return Keeper()
+        return Keeper.started()
 
     def examine(
         self, spec: JobSpec, own: Mapping[str, str], environ: Mapping[str, str], choose: Choose, cwd: str

@@ -10,20 +10,20 @@ One that outlives its command (``--keep``) has a name like those of jobs, and an
 from __future__ import annotations
 
 import _socket
-import marshal
 import os
 import select
-import sys
 import time
 from _blake2 import blake2b
 from _socket import SOCK_SEQPACKET as _SEQPACKET
 
 from bireme import jsontext
 from bireme import signal_numbers as signal
+from bireme.errors import UnfitError
 from bireme.process import guardian, kernel, oom
 from bireme.process.watcher import Shared
 from bireme.process.worker import WorkerStart
 from bireme.resources.ownership import peer_of
+from bireme.warm import template
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +70,14 @@ class Keeper:
         finally:
             listener.close()
 
+    @classmethod
+    def started(cls, keep: Sequence[int] = ()) -> Keeper | None:
+        """A keeper; None if none can be started, so that each job has templates of its own."""
+        try:
+            return cls(keep)
+        except (OSError, UnfitError):  # no such sockets, no process
+            return None
+
     def close(self) -> None:
         """End it and its templates."""
         self.handle.close()
@@ -104,19 +112,7 @@ def _surroundings() -> str:
     return blake2b(b"\0".join(found), digest_size=8).hexdigest()
 
 
-_INHERITED = (
-    b"Umask",
-    b"Uid",
-    b"Gid",
-    b"Groups",
-    b"SigIgn",
-    b"SigBlk",
-    b"Cap",
-    b"NoNew",
-    b"Seccomp:",
-    b"Cpus",
-    b"Mems",
-)
+_INHERITED = tuple(b"Umask Uid Gid Groups SigIgn SigBlk Cap NoNew Seccomp: Cpus Mems".split())
 
 
 def _start_lasting(mark: str) -> str:
@@ -152,8 +148,6 @@ def borrow(name: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) ->
         return None
     command_read, command_write = os.pipe()
     event_read, event_write = os.pipe()
-    body = os.memfd_create("job")
-    os.write(body, marshal.dumps((len(keep), [vars(worker) for worker in workers]), 2))
     channel = _socket.socket(_socket.AF_UNIX, _SEQPACKET)
     channel.settimeout(_PATIENCE)
     try:
@@ -163,14 +157,14 @@ def borrow(name: str, workers: Sequence[WorkerStart], *, keep: Sequence[int]) ->
         # those in a message that nobody takes would stay open.
         if peer_of(channel)[1] != os.geteuid() or not channel.recv(16):
             raise ConnectionError
-        passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (command_read, event_write, body, *keep, *fds))
-        channel.sendmsg([b"job"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+        job = (len(keep), [vars(worker) for worker in workers])
+        template.send(channel, job, (command_read, event_write, *keep, *fds))
         pid = int(channel.recv(64) or b"0")
     except (OSError, ValueError):
         pid = 0
     finally:
         channel.close()
-        for fd in (command_read, event_write, body):
+        for fd in (command_read, event_write):
             os.close(fd)
     if not pid:
         os.close(command_write)
@@ -265,11 +259,8 @@ class _Serving:
         fds: list[int] = []
         try:
             channel.send(b"keeper")
-            _, ancillary, _, _ = channel.recvmsg(16, _socket.CMSG_SPACE(4 * _MOST), _socket.MSG_CMSG_CLOEXEC)
-            passed = b"".join(bytes(item[2]) for item in ancillary)
-            fds = [int.from_bytes(passed[at : at + 4], sys.byteorder) for at in range(0, len(passed), 4)]
-            commands, events, body, *rest = fds
-            number, described = marshal.loads(os.pread(body, os.fstat(body).st_size, 0))
+            (number, described), fds = template.receive(channel)
+            commands, events, *rest = fds
             streams = rest[number:]
             workers = [
                 WorkerStart(**{**each, **dict(zip(("stdin", "stdout", "stderr"), streams[3 * at :], strict=False))})
@@ -297,15 +288,15 @@ class _Serving:
             serving.ends.watch(pid)
         serving.serve()
         serving.let_go()  # the job may have died
-        self._end_templates(lambda template: template.is_asked or template.fd < 0)
+        self._end_templates(lambda each: each.is_asked or each.fd < 0)
         kernel.kill_below(serving.spare(), kernel.STUCK_WAIT)
         self._state = "waiting"
         for fd in fds[: len(fds) - len(streams)]:
             os.close(fd)
 
     def _end_templates(self, which: Callable[[Template], bool]) -> None:
-        for key, template in list(self._kept.items()):
-            if which(template):
-                template.close()
-                kernel.send(template.pid, signal.SIGKILL)
+        for key, each in list(self._kept.items()):
+            if which(each):
+                each.close()
+                kernel.send(each.pid, signal.SIGKILL)
                 del self._kept[key]

@@ -57,7 +57,7 @@ class Template:
             "modules": list(first.preload),
             "program": list(identity.program(first.argv)),
             "of_ranks": of_ranks,
-            "restore": {"PYTHONPATH": path},
+            "restore": {} if path is None else {"PYTHONPATH": path},
         }
         template.send(self._ours, setup)
         null = os.open(os.devnull, os.O_RDONLY)

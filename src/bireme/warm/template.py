@@ -46,7 +46,7 @@ class UnsafeError(Exception):
     """Why ranks cannot be forked from this process."""
 
 
-def send(channel: _socket.socket, value: object, fds: Sequence[int] = ()) -> None:
+def send(channel: _socket.socket, value: Any, fds: Sequence[int] = ()) -> None:
     """Send a value, of any size, and descriptors."""
     body = os.memfd_create("message")
     os.write(body, marshal.dumps(value, 2))
@@ -99,10 +99,7 @@ def _begin() -> tuple[_socket.socket, dict[str, Any], set[int]]:
         sys.modules.pop(own, None)
     os.close(archive)
     os.environ.pop("PYTHONPATH", None)
-    for name, value in setup["restore"].items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    os.environ.update(setup["restore"])
     return channel, setup, set(_descriptors()) - {channel_fd}
 
 
@@ -124,8 +121,8 @@ def _import_all(setup: Mapping[str, Any]) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
     try:
-        named = [_heavy_imports(script) if each == "auto" else [each] for each in setup["modules"]]
-        names = list(dict.fromkeys(sum(named, [])))
+        named = (_heavy_imports(script) if each == "auto" else [each] for each in setup["modules"])
+        names = list(dict.fromkeys(name for found in named for name in found))
         if not names:
             raise UnsafeError("the script imports none of the modules that `auto` knows")
         if setup["program"][0] != "-m":
@@ -186,9 +183,10 @@ def _heavy_imports(script: str) -> list[str]:
 def _refusing(names: Collection[str]) -> Callable[[], None]:
     """Note which variables of a rank are read from now on: those are not known yet. Returns what ends it, and tells."""
     kind: Any = type(os.environ)
-    plain, found = kind.__getitem__, {}
+    plain: Any = kind.__getitem__
+    found: dict[str, str] = {}
 
-    def look(environ: Any, name: str) -> str:
+    def look(environ: Any, name: str) -> Any:
         if name in names:
             frame = sys._getframe(1)
             while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):

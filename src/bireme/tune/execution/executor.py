@@ -19,10 +19,6 @@ from bireme.tune.execution.retries import BACK_OFF, Attempt, Retries
 from bireme.tune.execution.slot_scheduler import Scheduler, SlotReservation, StartTask, Task
 from bireme.tune.study.trial import TrialResult
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from bireme.tune.execution.template_places import TemplatePlaces
-
 _FILES = 2
 """File descriptors that a running experiment needs."""
 
@@ -54,7 +50,6 @@ class Executor:
         back_off: seconds, see `BACK_OFF`.
         on_room: called when slots become free other than by the end of an experiment: a host is back, or a lost
             experiment has certainly left nothing.
-        templates: where the ranks of experiments are forked from; None: each run decides that.
 
     Attributes:
         stopping: whether no more experiments are started.
@@ -69,10 +64,9 @@ class Executor:
         keep: Sequence[int] = (),
         back_off: float = BACK_OFF,
         on_room: Callable[[], object] = lambda: None,
-        templates: TemplatePlaces | None = None,
     ) -> None:
         self._loop, self._scheduler, self._client = loop, scheduler, client
-        self._keep, self._on_room, self._templates = keep, on_room, templates
+        self._keep, self._on_room = keep, on_room
         self._retries = Retries(lambda shape, without: scheduler.impossible(shape, without=without), back_off)
         self._attempts: dict[str, Attempt] = {}  # queued and running, by key
         self._running: dict[str, Experiment] = {}
@@ -162,9 +156,7 @@ class Executor:
         self._each(lambda experiment: experiment.signal(signum))
 
     def close(self) -> None:
-        """Restore this process's limits of open files, and end what templates wait. Nothing may be running any more."""
-        if self._templates is not None:
-            self._templates.close()
+        """Restore this process's limits of open files. Nothing may be running any more."""
         kernel.give_back(self._limits)
 
     def _each(self, do: Callable[[Experiment], None]) -> None:
@@ -179,8 +171,6 @@ class Executor:
         taken, first = set(self._places.values()), attempt.number - 1  # another port than the one that was taken
         place = next(number for number in range(first, first + len(taken) + 1) if number not in taken)
         request = self._client.launch_request(attempt.experiment.key, reservation, place)
-        if self._templates is not None:
-            request = request.replace(env={**request.env, **self._templates.environment(reservation)})
         self._allow_files()
         self._running[key] = Experiment(
             self._loop, request, lambda end: self._ended(key, reservation, end), self._keep, self._limits

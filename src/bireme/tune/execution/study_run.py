@@ -23,6 +23,7 @@ from bireme.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bireme.tune.execution.experiment import LaunchRequest
     from bireme.tune.execution.template_places import TemplatePlaces
 
 
@@ -69,7 +70,7 @@ class StudyRun:
         trials: whose trials they are; the earlier results are known already.
         keep: file descriptors that the guardians hold as long as any process of an experiment lives.
         back_off: seconds, see `retries.BACK_OFF`.
-        templates: see `Executor`.
+        templates: where the ranks of experiments are forked from; None: each run decides that.
     """
 
     def __init__(
@@ -84,11 +85,9 @@ class StudyRun:
         templates: TemplatePlaces | None = None,
     ) -> None:
         self._trials, self._journal, self._callback = trials, journal, callback
-        self.launch_request, self.judge, self.settling = trials.launch_request, trials.judge, trials.settling
+        self.judge, self.settling, self._templates = trials.judge, trials.settling, templates
         self._loop = Loop()
-        self._executor = Executor(
-            self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill, templates=templates
-        )
+        self._executor = Executor(self._loop, scheduler, self, keep=keep, back_off=back_off, on_room=self._fill)
         self._signum = 0
         self._failed = False
         self._blind = False
@@ -115,6 +114,8 @@ class StudyRun:
             self._show(lambda callback: callback.close())  # while a signal cannot end this process before
             self._executor.close()
             self._loop.close()
+            if self._templates is not None:
+                self._templates.close()
         return Conclusion(self._trials.stop_reason, self._signum or self._loop.late)
 
     def _fill(self) -> None:
@@ -176,6 +177,12 @@ class StudyRun:
             self._executor.kill()
 
     # -- executor.Client ------------------------------------------------------------------------------
+
+    def launch_request(self, name: str, reservation: SlotReservation, place: int) -> LaunchRequest:
+        """The command of an experiment; see `executor.Client`."""
+        request = self._trials.launch_request(name, reservation, place)
+        env = self._templates.environment(reservation) if self._templates is not None else {}
+        return request.replace(env={**request.env, **env})
 
     def started(self, name: str, reservation: SlotReservation) -> None:
         """Record and show the start of an experiment."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bireme.errors import UnfitError
 from bireme.planning.environment import TEMPLATES
 from bireme.process.keeper import Keeper
 from bireme.tune.execution.slot_scheduler import SlotReservation
@@ -27,12 +26,11 @@ class TemplatePlaces:
         if not self._pool.only_here(reservation):
             return {}
         slots = reservation.include()
-        try:
-            if slots not in self._keepers:
-                self._keepers[slots] = Keeper(self._keep)
-        except (OSError, UnfitError):  # no process, or no such sockets
+        keeper = self._keepers.get(slots) or Keeper.started(self._keep)
+        if keeper is None:
             return {}
-        return {TEMPLATES: self._keepers[slots].name}
+        self._keepers[slots] = keeper
+        return {TEMPLATES: keeper.name}
 
     def close(self) -> None:
         """End all keepers."""
