@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -301,6 +302,22 @@ def test_a_kept_template_answers_while_a_job_runs(kept: Kept) -> None:
     (kept.folder / "hold").unlink()
     assert process.wait(60) == 0 and other.wait(60) == 0 and stop.wait(60) == 0
     assert not kept.stage.left(within=10)
+
+
+def test_a_kept_template_ends_when_no_job_comes(kept: Kept) -> None:
+    """Each job begins its time anew; while one runs, it does not pass."""
+    start = "from bireme.process import keeper; print(keeper.lasting(start=True, lasts=1.5))"
+    name = kept.stage.run_argv([sys.executable, "-c", start], cwd=kept.folder, code=0).stdout
+    first = int(name.split("-")[3])
+    (kept.folder / "hold").touch()
+    job = kept.stage.start(*kept.words, kept.path, cwd=kept.folder)
+    read_lines(job, 1, f"from True {first} ")
+    before = time.monotonic()
+    wait_for(lambda: time.monotonic() - before > 2, "more than its time")
+    (kept.folder / "hold").unlink()
+    assert job.wait(60) == 0 and kept.parent() == first
+    wait_for(lambda: not kept.stage.left(), "its end")
+    assert kept.parent() != first
 
 
 @pytest.mark.parametrize("whom", ["keeper", "watcher"])

@@ -42,6 +42,8 @@ _FREE = 0.05
 """The part of the memory that must be available, or else templates that wait are ended."""
 _LASTS = 600.0
 """Seconds for which one that outlives its command waits for another job."""
+_LOOKS = 5.0
+"""Seconds between two looks at the memory."""
 _FORK = b"fork"
 _PROC, _GROUPS = "/proc", "/sys/fs/cgroup"
 
@@ -87,14 +89,18 @@ class Keeper:
             pass
 
 
-def lasting(*, start: bool) -> str:
-    """The name of the keeper that waits for jobs with our surroundings; "": there is none, and none can be started."""
+def lasting(*, start: bool, lasts: float = _LASTS) -> str:
+    """The name of the keeper that waits for jobs with our surroundings; "": there is none, and none can be started.
+
+    Args:
+        lasts: seconds for which one that is started waits for another job.
+    """
     mark = _surroundings()
     begin, end = f"bireme-job-{os.geteuid()}-".encode(), f"-{mark}\n".encode()
     with open("/proc/net/unix", "rb") as file:
         names = [line.rpartition(b" @")[2] for line in file if line.endswith(end)]
     found = [name.decode().rstrip() for name in names if name.startswith(begin)]
-    return found[0] if found else _start_lasting(mark) if start else ""
+    return found[0] if found else _start_lasting(mark, lasts) if start else ""
 
 
 def _surroundings() -> str:
@@ -115,7 +121,7 @@ def _surroundings() -> str:
 _INHERITED = tuple(b"Umask Uid Gid Groups SigIgn SigBlk Cap NoNew Seccomp: Cpus Mems".split())
 
 
-def _start_lasting(mark: str) -> str:
+def _start_lasting(mark: str, lasts: float) -> str:
     """Start a keeper that is not below this process, and has none of its streams; return its name."""
     heard, told = os.pipe()
     pid = os.fork()
@@ -127,7 +133,7 @@ def _start_lasting(mark: str) -> str:
                 for fd in range(3):
                     os.dup2(null, fd)
                 os.chdir("/")
-                guardian.start((), keep=(told,), at_loss=lambda: None, serve=_Serving(None, mark, told).run)
+                guardian.start((), keep=(told,), at_loss=lambda: None, serve=_Serving(None, mark, told, lasts).run)
         finally:
             os._exit(0)
     os.close(told)
@@ -186,9 +192,13 @@ class _Serving:
     Args:
         listener: where it listens; None: it outlives its command, and opens the socket itself.
         mark: the end of its name then, which it writes to the descriptor ``told``.
+        lasts: seconds for which it waits for another job then.
     """
 
-    def __init__(self, listener: _socket.socket | None, mark: str = "", told: int = -1) -> None:
+    def __init__(
+        self, listener: _socket.socket | None, mark: str = "", told: int = -1, lasts: float = float("inf")
+    ) -> None:
+        self._lasts = lasts
         self._listener, self._mark, self._told = listener or _socket.socket(_socket.AF_UNIX, _SEQPACKET), mark, told
         self._kept: dict[Identity, Template] = {}
         self._begun = time.time()
@@ -214,8 +224,8 @@ class _Serving:
             poll.register(fd, select.POLLIN)
         idle_since = time.monotonic()
         while not self._is_told_to_end:
-            ready = dict(poll.poll(5000 if self._kept or self._mark else None))
-            if ends & ready.keys() or (self._mark and time.monotonic() - idle_since > _LASTS):
+            ready = dict(poll.poll(1000 * min(_LOOKS, self._lasts) if self._kept or self._mark else None))
+            if ends & ready.keys() or time.monotonic() - idle_since > self._lasts:
                 break
             if self._listener.fileno() in ready:
                 if (channel := self._asked()) is not None:
