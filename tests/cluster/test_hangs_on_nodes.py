@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.jobs import Jobs
+from tests.cluster.planted_hangs import SAMPLE, plant
 from tests.kit import needs
 
 pytestmark = [pytest.mark.slow, needs.programs(str(Path(sys.executable).with_name("py-spy")))]
@@ -59,28 +60,6 @@ else:
     kinds[int(os.environ["RANK"])]()
 """
 
-TRAINS = """
-import os, time
-import torch, torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
-
-class Data(Dataset):
-    def __len__(self): return 1000
-    def __getitem__(self, place):
-        if place >= 24 and dist.is_initialized() and dist.get_rank() == 3:
-            return stuck()
-        return torch.zeros(1)
-
-def stuck():
-    os.read(os.pipe()[0], 1)
-
-dist.init_process_group("gloo")
-for step, batch in enumerate(DataLoader(Data(), batch_size=4)):
-    dist.all_reduce(batch)
-    print("step", step, flush=True)
-    time.sleep(1)
-"""
-
 
 def test_each_kind_of_hang_is_named(jobs: Jobs) -> None:
     script = jobs.write("kinds.py", KINDS)
@@ -99,11 +78,8 @@ def test_each_kind_of_hang_is_named(jobs: Jobs) -> None:
 
 
 @pytest.mark.torch
-def test_a_data_set_that_hangs_while_the_others_reduce(jobs: Jobs) -> None:
-    """Found out by itself: the job has a cadence, and three ranks wait for the fourth."""
-    words = ("--on_hang", "stop", "--export", "OMP_NUM_THREADS=1")
-    done = jobs.run(*words, jobs.write("train.py", TRAINS), hosts="node[1-2]:2", code=77)
-    assert "step 5" in done.stdout and "nothing was written for " in done.stderr, done.stderr
-    odd, rest = done.stderr.partition("before they were stopped:\n")[2].splitlines()[:2]
-    assert re.match(r"bireme: +rank 3 on node2 +train\.py:\d+ stuck ← train\.py:\d+ \S*__getitem__", odd), done.stderr
-    assert re.match(r"bireme: +ranks 0-2 +all_reduce ← train\.py:\d+", rest), done.stderr
+def test_a_rank_that_hangs_while_the_others_reduce(jobs: Jobs) -> None:
+    """Found out by itself, as the job has a cadence, and three ranks wait for the fourth."""
+    named, _, said = plant(jobs, SAMPLE, auto=True, hurried=True)
+    assert named, said
+    assert re.search(r"^ranks 0-2 +all_reduce ← train-\S+\.py:\d+", said, re.MULTILINE), said

@@ -75,7 +75,12 @@ def test_a_job_is_preempted_and_continues(jobs: Jobs, signalled: str) -> None:
 
 def continues(jobs: Jobs, job: str) -> None:
     """The job that is queued again begins at the steps that were saved."""
-    jobs.login.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)  # it would wait 2 minutes
-    wait_until("the ranks of the new start", lambda: len(began(jobs, 1)) == 4, 240)
+
+    def runs() -> bool:
+        """Slurm waits two minutes with it, unless it is told not to once the job is pending."""
+        jobs.login.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+        return len(began(jobs, 1)) == 4
+
+    wait_until("the ranks of the new start", runs, 240, 0.5)
     for path in began(jobs, 1):
         assert path.read_text() == (jobs.shared / path.name.split("-")[0].replace("began", "step")).read_text() > "0"
