@@ -30,13 +30,15 @@ OTHERWISE = {
 
 
 def with_tests() -> str:
-    """An interpreter that brings CPython's tests: this one, or the newest that pyenv has."""
+    """An interpreter that brings CPython's tests, since 3.11: this one, or the newest that pyenv has."""
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     others = sorted(
         home.glob("versions/3.1[0-9].*/bin/python3"), key=lambda path: list(map(int, re.findall(r"\d+", str(path))))
     )
     for python in (sys.executable, *map(str, reversed(others))):
-        words = [python, "-c", f"import {SUITE}, {SUITE.replace('concurrent_futures', 'support')}"]
+        modules = f"sys, {SUITE}, {SUITE.replace('concurrent_futures', 'support')}"
+        wanted = f"import {modules}; assert sys.version_info >= (3, 11)"
+        words = [python, "-c", wanted]
         if not subprocess.run(words, capture_output=True, check=False).returncode:
             return python
     needs.missing(f"no Python here brings {SUITE}")

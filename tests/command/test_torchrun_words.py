@@ -198,6 +198,7 @@ AGENT = ("--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "x1", "--role", 
 
 @pytest.mark.slow
 @pytest.mark.torch
+@needs.modules("torch")
 def test_nodes_of_pytorchs_own_agent(stage, script, tmp_path):
     """PyTorch may restart the nodes: its agent starts the ranks, and gets its own options."""
     where = (*AGENT, "--master_addr", "localhost", "--master_port", str(free_ports(1)), "--max-restarts", "1")
@@ -283,7 +284,7 @@ def test_what_is_typed_counts_more_than_the_file(shown, tmp_path):
         ("tpu_use_cluster: true\n", "tpu_use_cluster: true is not supported"),
         ("num_processes: two\n", "--num_processes: 'two' is not a whole number"),
         ("{num_processes: 2}", "config.yaml: not JSON: Expecting property name"),
-        ('{"a":' * 5000, "config.yaml: not JSON: nested more than 100 deep"),
+        ('{"a":' * 100_000, "config.yaml: not JSON: nested more than 100 deep"),
         ("what is this\n", "config.yaml:1: expected key: value"),
     ],
 )

@@ -100,13 +100,13 @@ def install() -> None:
     os.waitpid = lambda pid, options: (pid, 0) if pid >= 1 << 40 else _waitpid(pid, options)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
     if sys.version_info >= (3, 12):  # which adds floats more exactly: in the last bits, that decides ties
-        builtins.sum = _sum  # type: ignore[assignment]
+        builtins.sum = plain_sum  # type: ignore[assignment]
     from bireme.process import guardian
 
     guardian.start = lambda workers, **_: Run(workers[0])  # type: ignore[assignment, return-value]
 
 
-def _sum(numbers: Iterable[Any], start: Any = 0) -> Any:
+def plain_sum(numbers: Iterable[Any], start: Any = 0) -> Any:
     """As `sum` adds before Python 3.12."""
     for number in numbers:
         start = start + number

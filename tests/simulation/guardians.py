@@ -41,7 +41,7 @@ class Worker:
 
     def end(self, status: int) -> None:
         if self.status is None:
-            self.status, self.ended_at = status, self.world.now
+            self.status, self.ended_at = int(status), self.world.now
             self.over()
             if self.vanish in self.host.on_down:
                 self.host.on_down.remove(self.vanish)

@@ -394,6 +394,8 @@ def note_stopped(error: Any, count: int) -> None:
 
 def _note(error: Any, text: str) -> None:
     error.__notes__ = [*getattr(error, "__notes__", ()), text]
+    if sys.version_info < (3, 11) and isinstance(error.__cause__, RankTracebackError):  # which show no notes
+        error.__cause__.args = (f"{error.__cause__.args[0]}\n{text}\n",)
 
 
 def _with_places(text: str, source: str) -> str:

@@ -238,7 +238,7 @@ class Job:
         code = self._process.wait()
         for each in (*self._followers, self._hearing):
             each.join()
-        signum = {-signal.SIGTERM: signal.SIGTERM, 128 + signal.SIGINT: signal.SIGINT}.get(code)
+        signum = {-signal.SIGTERM: int(signal.SIGTERM), 128 + signal.SIGINT: int(signal.SIGINT)}.get(code)
         if signum is not None and self._outcome is None:  # before it has started anything
             self._outcome = Outcome(exit_code=128 + signum, cause="signal", seconds=0.0, signum=signum)
         elif self._outcome is None and self._error is None:

@@ -168,15 +168,13 @@ def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
     found = []
     for thread in threads if isinstance(threads, list) else ():
         frames = tuple(map(_frame, thread.get("frames", ())))[:MOST_FRAMES]
-        name = str(thread.get("thread_name") or "")
-        first = name == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
-        if first and is_main:
-            label = ""
-        elif not any(frame.own for frame in frames):
-            continue
-        else:
-            label = f"thread {name}" if is_main else f"process {pid}" if first else f"process {pid}, thread {name}"
-        found.append(RankStack(rank=rank, thread=label, frames=frames))
+        name, number = thread.get("thread_name"), thread.get("os_thread_id")
+        first = name == "MainThread" or number == thread.get("pid")
+        if name is None and number is None:  # before Python 3.11: those of `threading` begin with its function
+            first = bool(frames) and thread["frames"][-1].get("name") != "_bootstrap"
+        if (first and is_main) or any(frame.own for frame in frames):
+            parts = ([] if is_main else [f"process {pid}"]) + ([] if first else [f"thread {name or '?'}"])
+            found.append(RankStack(rank=rank, thread=", ".join(parts), frames=frames))
     return found
 
 
