@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _CLEAN_AFTER = 1.0
 """Seconds after which the stock is filled, and old trees are removed, when the ranks have started."""
+_GENTLE = 0.0005
+"""Seconds of one step of that: a third of a core, for a second where the tree has 200 MB in 2,000 files."""
 _PATIENCE = 60.0
 """Seconds to wait for another agent that makes the tree, which may be on a node whose locks outlive it."""
 _LOOK = 0.05
@@ -114,7 +116,7 @@ class TreeTaker:
         self._on_done(ask, problem)
         if self._held is not None and self._trees is not None:
             self._steps = self._trees.tidy(self._held)
-            self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, self._steps, 0.0))
+            self._loop.after(_CLEAN_AFTER, lambda: in_steps(self._loop, self._steps, _GENTLE))
 
     def _find_or_make(self, trees: Trees) -> Generator[float | None, None, HeldTree]:
         """The tree of the job, if it is here or another agent makes it that shares the folder; else make it."""
