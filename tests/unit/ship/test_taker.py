@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -20,7 +21,7 @@ import pytest
 from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
-from bireme.ship import inside, source
+from bireme.ship import inside, source, taker
 from bireme.ship.conversation import Need, Shipped
 from bireme.ship.taker import TreeTaker
 from bireme.ship.trees import NEWEST, STOCK
@@ -431,6 +432,34 @@ def test_agents_that_share_a_folder(project: Path) -> None:
         found = sorted(line.split() for line in file)
     (tree,) = trees(project)
     assert found == [[f"{tree}/project", sent] for sent in ("0", "0", str((20 << 20) + len("some dataother data")))]
+
+
+def test_an_agent_that_neither_goes_on_nor_dies(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a node that is gone, whose locks its file server keeps: another one makes the tree in the end."""
+    monkeypatch.setattr(taker, "_PATIENCE", 0.2)
+    draft = project.parent / "cache/bireme/ship/one.tmp"
+    Taken(project)
+    draft.mkdir()
+    with (draft / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        assert content(Taken(project, job="one").path) == WHOLE and draft.exists()
+    Taken(project)
+    assert not draft.exists()
+
+
+def test_no_locks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems: each job gets its tree, and none is removed."""
+
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    first = Taken(project, job="one")
+    assert Taken(project, job="one").path == first.path
+    for number in range(NEWEST + 1):
+        (project / "data.txt").write_text(f"data {number}")
+        assert not Taken(project).problem
+    assert len(trees(project)) == NEWEST + 2 and content(first.path) == WHOLE
 
 
 def test_what_somebody_does_to_the_stock(project: Path) -> None:
