@@ -158,16 +158,24 @@ def _target(roots: Sequence[str], path: str, target: str) -> str:
 
 
 def _top_of_git(environ: Mapping[str, str]) -> str:
-    said, _ = _git(["rev-parse", "--show-toplevel"], None, environ)
+    said, _ = _git(["rev-parse", "--show-toplevel"], environ)
     return os.path.realpath(os.fsdecode(said.rstrip(b"\n")))
 
 
-def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -> tuple[bytes, str]:
-    """What git prints, and what it warns of. The configuration of a repository names programs: none of them is run."""
+def _git(
+    words: Sequence[str], environ: Mapping[str, str], folder: int | None = None, place: str = ""
+) -> tuple[bytes, str]:
+    """What git prints, and what it warns of. The configuration of a repository names programs: none of them is run.
+
+    Args:
+        folder: the open folder of a work tree, wherever the configuration has one; ``None``: the working directory.
+        place: where that is, for errors.
+    """
     hint = "type --ship=. to send the working directory as it is"
     own = {**environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     quiet = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "protocol.allow=never")
-    command = ["git", *(word for setting in quiet for word in ("-c", setting)), *words]
+    here = () if folder is None else ("--work-tree=.",)
+    command = ["git", *(word for setting in quiet for word in ("-c", setting)), *here, *words]
     enter = None if folder is None else lambda: os.fchdir(folder)
     try:
         null = subprocess.DEVNULL
@@ -175,13 +183,14 @@ def _git(words: Sequence[str], folder: int | None, environ: Mapping[str, str]) -
     except OSError as error:
         raise BadInputError(f"cannot run git: {error.strerror}", hint=hint, where=WHERE) from None
     except subprocess.TimeoutExpired:  # as where .gitignore is a FIFO
-        raise BadInputError(f"git {words[0]} did not finish within {_PATIENCE:g} s", hint=hint, where=WHERE) from None
+        what = f"git {words[0]}{place} did not finish within {_PATIENCE:g} s"
+        raise BadInputError(what, hint=hint, where=WHERE) from None
     warned = done.stderr.decode(errors="surrogateescape")
     if done.returncode:
         said = warned.strip().splitlines() or [f"exit code {done.returncode}"]
         if "not a git repository" in said[0]:
             raise BadInputError("the working directory is not in a git repository", hint=hint, where=WHERE)
-        raise BadInputError(f"git {words[0]}: {shown(said[0])}", hint=hint, where=WHERE)
+        raise BadInputError(f"git {words[0]}{place}: {shown(said[0])}", hint=hint, where=WHERE)
     return done.stdout, warned
 
 
@@ -197,7 +206,8 @@ def _of_git(top: int, below: str, environ: Mapping[str, str], left: dict[str, st
         with inside.open_folder(top, below) as folder:
             if below:
                 os.stat(".git", dir_fd=folder)
-            said, warned = _git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], folder, own)
+            words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+            said, warned = _git(words, own, folder, below and f" in {shown(below)}")
     except OSError as error:
         _refuse(below, error)
         return []

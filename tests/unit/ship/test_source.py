@@ -79,6 +79,24 @@ def test_what_git_does_not_ignore(place: Path) -> None:
     assert manifest.read(tree.manifest.text) == tree.manifest
 
 
+@pytest.mark.parametrize("setting", [("core.worktree", "/etc"), ("core.bare", "true")])
+def test_a_repository_inside_whose_work_tree_is_elsewhere(place: Path, setting: tuple[str, str]) -> None:
+    """Its files are sent as they are there."""
+    git("init")
+    git("init", "inner")
+    git("config", *setting, cwd=place / "inner")
+    (place / "inner/file").write_text("x")
+    assert paths(find()) == ["inner/file"]
+
+
+def test_a_damaged_repository_inside_is_named(place: Path) -> None:
+    git("init")
+    git("init", "in\nner")
+    (place / "in\nner/.git/index").write_text("x")
+    with pytest.raises(BadInputError, match=r"git ls-files in in\\x0aner: fatal: .*index"):
+        find()
+
+
 def test_a_folder_as_it_is(place: Path) -> None:
     git("init")
     (place / ".gitignore").write_text("ignored\n")
