@@ -124,7 +124,7 @@ def find(spec: JobSpec, environ: Mapping[str, str]) -> SourceTree:
             mtime=0, content=_target(roots, path, entry.content) if entry.kind == "link" else digests.get(path, "")
         )
         for path, entry in found.items()
-        if entry.kind != "folder" or path not in holding
+        if digests.get(path) != "" and (entry.kind != "folder" or path not in holding)
     ]
     name = os.path.basename(root).lstrip(".") or "root"  # ".lock" beside the tree is ours
     reasons = {why: [path for path in sorted(left) if left[path] == why] for why in dict.fromkeys(left.values())}
@@ -331,7 +331,7 @@ def _digests(
     kept = {
         path: [*stamp, digests[path]]
         for path, stamp in rows.items()
-        if max(stats[path].st_mtime_ns, stats[path].st_ctime_ns) < now - _SETTLED and stats[path].st_dev not in timeless
+        if digests[path] and max(stamp[1:3]) < now - _SETTLED and stats[path].st_dev not in timeless
     }
     if kept != known:
         keep(store, json.dumps(kept, separators=(",", ":")).encode())
@@ -339,7 +339,7 @@ def _digests(
 
 
 def _hashed(top: int, entry: Entry) -> str:
-    """The SHA-256 of what a file had at first, of which there may be more by now."""
+    """The digest of what a file had at first, of which there may be more by now; "": it is gone."""
     try:
         with inside.open_file(top, entry.path) as fd:
             digest = entry.new_digest()
@@ -347,7 +347,8 @@ def _hashed(top: int, entry: Entry) -> str:
                 digest.update(os.pread(fd, size, at))
             return digest.hexdigest()
     except OSError as error:
-        raise BadInputError(f"cannot read {shown(entry.path)}: {error.strerror}", where=WHERE) from None
+        _refuse(entry.path, error)
+        return ""
 
 
 def _timeless_devices() -> set[int]:

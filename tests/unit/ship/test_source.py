@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bireme.errors import BadInputError
 from bireme.job import JobSpec, Program
-from bireme.ship import manifest, source
+from bireme.ship import inside, manifest, source
 from bireme.ship.manifest import Entry, ManifestError
 from bireme.ship.source import SourceTree
 from tests.conftest import PROGRAMS
@@ -210,6 +210,15 @@ def test_a_file_that_grows(place: Path) -> None:
     assert found["log"].size == 10 and digests["log"] == hashlib.sha256(b"0123456789").hexdigest()
     tree = SourceTree((str(place),), manifest.make("x", found.values()))
     assert contents(tree, (0,), 100) == b"0123456789"
+
+
+def test_a_file_that_goes_meanwhile(place: Path) -> None:
+    """As those that other programs use for a moment: it does not belong to the tree."""
+    (place / "log").touch()
+    with inside.Descriptor(os.open(place, os.O_RDONLY)) as top:
+        found, stats = source._look(top, None, (), {})
+        (place / "log").unlink()
+        assert source._digests(top, str(place), found, stats, os.environ) == {"log": ""}
 
 
 FIND = """
