@@ -471,6 +471,7 @@ def test_a_file_that_changes_while_it_is_sent(place: Path, change: str, said: st
         b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2, 1]]}',
         b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2, 5]]}',
         b'{"name": "x", "entries": [["file", "x", 420, 4, "", 2]]}',
+        b'{"name": "x", "entries": [["file", "x", 420, 1, "../x"]]}',
     ],
 )
 def test_malformed_manifest(text: bytes) -> None:

@@ -13,8 +13,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -22,11 +23,13 @@ from bireme.control.messages import Ask, Message, TreeOffer
 from bireme.job import JobSpec, Program
 from bireme.loop import Loop
 from bireme.ship import inside, source, taker
+from bireme.ship import trees as trees_module
 from bireme.ship.conversation import Need, Shipped
 from bireme.ship.taker import TreeTaker
-from bireme.ship.trees import NEWEST, STOCK
+from bireme.ship.trees import NEWEST, STOCK, Trees
 from tests.unit.control.examples import ASK
 
+T = TypeVar("T")
 MOMENTS = int(os.environ.get("BIREME_TEST_MOMENTS", "8"))
 
 
@@ -173,6 +176,27 @@ def test_another_tree_for_the_same_job(project: Path) -> None:
     assert "Directory not empty" in Taken(project, job="one").problem
 
 
+def result_of(steps: Generator[object, None, T]) -> T:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_tree_that_is_about_to_be_removed(project: Path) -> None:
+    """Nobody gets it. The lock goes last: it says that what is left belongs to nobody."""
+    path = Taken(project, job="one").path.parent
+    found = Trees(str(path.parent.parent))
+    with (path / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert found.hold("one") is None
+    for _ in trees_module._remove(str(path)):
+        assert (path / ".lock").exists()
+    assert not path.exists()
+
+
 def test_what_is_written_while_a_tree_is_removed(tmp_path: Path) -> None:
     """It stays, though all was as it was made a moment before."""
     same, changed, new = (tmp_path / "tree" / name / "file" for name in ("same", "changed", "new"))
@@ -258,14 +282,21 @@ def test_a_file_with_holes(project: Path) -> None:
         file.seek(10 << 30)
         file.write(b"in the middle")
         file.truncate(100 << 30)
+    with (project / "elsewhere").open("wb") as file:
+        file.seek(20 << 30)
+        file.write(b"in the middle")
+        file.truncate(100 << 30)
     with (project / "all hole").open("wb") as file:
         file.truncate(1 << 30)
     for _ in range(3):
         taken = Taken(project)
         assert len(taken.sent) < 1 << 16
-        for name in ("sparse", "all hole"):
+        for name in ("sparse", "elsewhere", "all hole"):
             there, here = (taken.path / name).stat(), (project / name).stat()
             assert there.st_size == here.st_size and there.st_blocks <= here.st_blocks
+        with (taken.path / "elsewhere").open("rb") as copy:
+            copy.seek(20 << 30)
+            assert copy.read(13) == b"in the middle"
         with (taken.path / "sparse").open("r+b") as copy:
             copy.seek(10 << 30)
             assert copy.read(14) == b"in the middle\0"
@@ -273,6 +304,9 @@ def test_a_file_with_holes(project: Path) -> None:
             assert copy.read(9) == bytes(9)
             copy.seek(50 << 30)
             copy.write(b"in a hole")
+        held = Trees(str(project.parent / "cache/bireme")).hold(taken.path.parent.name)
+        assert held is not None and result_of(held.known()) is None
+        os.close(held.lock)
 
 
 def test_what_ranks_leave_is_kept(project: Path) -> None:
