@@ -140,7 +140,7 @@ def _names_of(root: str, start: str, typed: str) -> tuple[str, ...]:
         typed: the shell's path of that.
     """
     alias = typed.removesuffix(start)
-    known = os.path.isabs(alias) and typed.endswith(start) and alias != root and os.path.realpath(alias) == root
+    known = os.path.isabs(alias) and alias != root and os.path.realpath(alias) == root
     return (root, alias) if known else (root,)
 
 

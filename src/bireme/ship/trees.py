@@ -83,6 +83,8 @@ class HeldTree(Value):
             if not os.path.lexists(self.path):
                 return found
             with Descriptor(os.open(self.path, inside.FOLDER)) as top:
+                if inside.mount_of(top) != inside.mount_of(self.lock):
+                    return None
                 for item in inside.walk(top, on_error=refuse, mounts=False):
                     yield
                     path, _, name, there = item

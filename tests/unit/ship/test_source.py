@@ -212,13 +212,15 @@ def test_a_file_that_grows(place: Path) -> None:
     assert contents(tree, (0,), 100) == b"0123456789"
 
 
-def test_a_file_that_goes_meanwhile(place: Path) -> None:
-    """As those that other programs use for a moment: it does not belong to the tree."""
+def test_a_file_that_goes_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that other programs use for a moment: it does not belong to the tree, and no digest of it is kept."""
+    monkeypatch.setattr(source, "_SETTLED", 0)
     (place / "log").touch()
     with inside.Descriptor(os.open(place, os.O_RDONLY)) as top:
         found, stats = source._look(top, None, (), {})
         (place / "log").unlink()
         assert source._digests(top, str(place), found, stats, os.environ) == {"log": ""}
+    assert not list(place.parent.glob("cache/bireme/digests/*"))
 
 
 FIND = """

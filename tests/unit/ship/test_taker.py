@@ -197,6 +197,20 @@ def test_a_tree_that_is_about_to_be_removed(project: Path) -> None:
     assert not path.exists()
 
 
+def test_a_result_that_comes_while_a_tree_is_removed(project: Path) -> None:
+    """It stays, with the manifest, which tells what was sent; no job runs there."""
+    path = Taken(project, job="one").path.parent
+    found = Trees(str(path.parent.parent))
+    held, old = found.hold("one", fcntl.LOCK_EX), path.with_suffix(".old")
+    assert held is not None
+    for _ in trees_module._remove_unchanged(held):
+        if old.exists():
+            (old / "project/sub/result").write_text("x")
+    os.close(held.lock)
+    assert {each.name for each in old.iterdir()} == {".lock", ".manifest", "project"} and not path.exists()
+    assert [each.name for each in old.rglob("*") if each.is_file()][-1] == "result"
+
+
 def test_what_is_written_while_a_tree_is_removed(tmp_path: Path) -> None:
     """It stays, though all was as it was made a moment before."""
     same, changed, new = (tmp_path / "tree" / name / "file" for name in ("same", "changed", "new"))
@@ -307,6 +321,10 @@ def test_a_file_with_holes(project: Path) -> None:
         held = Trees(str(project.parent / "cache/bireme")).hold(taken.path.parent.name)
         assert held is not None and result_of(held.known()) is None
         os.close(held.lock)
+    (project / "elsewhere").unlink()  # another one of this content, but for the holes
+    with (Taken(project).path / "sparse").open("rb") as copy:
+        copy.seek(10 << 30)
+        assert copy.read(13) == b"in the middle"
 
 
 def test_what_ranks_leave_is_kept(project: Path) -> None:
@@ -355,7 +373,7 @@ from tests.unit.ship.test_taker import NEWEST, Taken
 project, outside = Path(sys.argv[1]), Path(sys.argv[2])
 first = Taken(project)
 for place in sys.argv[3:]:
-    what = outside if place == "sub" else outside / "__pycache__/data.pyc"
+    what = outside / "__pycache__/data.pyc" if place == "data.txt" else outside
     subprocess.run(["mount", "--bind", what, first.path / place], check=True)
 os.utime(first.path.parent / ".lock", (0, 0))
 for number in range(NEWEST + 2):
@@ -366,7 +384,7 @@ print(first.path.exists(), sorted(os.listdir(outside)), os.listdir(outside / "__
 
 
 @pytest.mark.needs_programs("unshare", "mount")
-@pytest.mark.parametrize("place", ["sub", "data.txt"])
+@pytest.mark.parametrize("place", ["sub", "data.txt", "."])
 def test_what_is_mounted_in_a_tree_stays(project: Path, place: str) -> None:
     """Also a mount of the same file system, which looks like any folder."""
     outside = project.parent / "outside"
