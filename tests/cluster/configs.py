@@ -38,12 +38,14 @@ shadow: files
 hosts: files
 """
 
+# A job that is queued again may start once its credential has expired: after two minutes by default.
 SLURM = """\
 ClusterName=testbed
 SlurmctldHost=login
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
+AuthInfo=cred_expire=30
 StateSaveLocation=/run/slurmctld
 SlurmdSpoolDir=/run/slurmd
 SlurmctldPidFile=/run/slurmctld.pid

@@ -77,7 +77,7 @@ def continues(jobs: Jobs, job: str) -> None:
     """The job that is queued again begins at the steps that were saved."""
 
     def runs() -> bool:
-        """Slurm waits two minutes with it, unless it is told not to once the job is pending."""
+        """Slurm waits with it, unless it is told not to once the job is pending."""
         jobs.login.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
         return len(began(jobs, 1)) == 4
 
