@@ -441,6 +441,31 @@ except bireme.StoppedError as error:
     assert list(tmp_path.glob("saved?"))
 
 
+def test_a_signal_that_a_call_does_not_expect(tmp_path: Path) -> None:
+    """It is for those that have a handler, as everywhere, and kills no other."""
+    lines = program(f"""
+os.chdir({str(tmp_path)!r})
+def hears():
+    signal.signal(signal.SIGUSR1, lambda *_: open("heard", "w").close())
+    open("ready", "w").close()
+    while not os.path.exists("heard"):
+        time.sleep(0.01)
+    return "heard"
+def does_not():
+    while not os.path.exists("heard"):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    return "lived"
+with pool() as ranks:
+    calls = [ranks.submit(hears), ranks.submit(does_not)]
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
+    os.kill(ranks._job.pid, signal.SIGUSR1)
+    print(*(call.result() for call in calls))
+""")
+    assert lines == ["heard lived"]
+
+
 @pytest.mark.parametrize(("end", "asked"), [("None", True), ("os._exit(0)", False)], ids=["stays", "dies"])
 def test_what_a_call_leaves_behind(stage: Stage, tmp_path: Path, end: str, asked: bool) -> None:
     """It is ended with its rank: killed if that has died, else asked first, as by every job."""

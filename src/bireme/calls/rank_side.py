@@ -187,6 +187,15 @@ def _reader(fd: int, rank: int) -> Callable[[], tuple[int, bytes | bytearray]]:
     return following
 
 
+def _catches(pid: int, signum: int) -> bool:
+    """Whether a process has a handler for a signal, as far as one can see."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return any(line.startswith("SigCgt") and int(line.split()[1], 16) >> signum - 1 & 1 for line in file)
+    except OSError:
+        return True
+
+
 class _Keeper:
     """Has the calls run by a process of its own: if that dies, its call is all that is lost, and another has its place.
 
@@ -210,10 +219,10 @@ class _Keeper:
         import socket
 
         die_with_parent = _prctl()
-        before = {}
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-            if signal.getsignal(signum) != signal.SIG_IGN:
-                before[signum] = signal.signal(signum, self._signalled)
+        passed_on = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+        # They wait until this thread takes them: none comes between two processes, or to another thread.
+        awaited = {signal.SIGCHLD, *(each for each in passed_on if signal.getsignal(each) != signal.SIG_IGN)}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
         self._answer(0, b"r", (int(os.environ["WORLD_SIZE"]), os.uname().nodename))
         hears = None
         while True:
@@ -223,15 +232,19 @@ class _Keeper:
             if not self._pid:
                 die_with_parent(1, 9)
                 os.setpgid(0, 0)  # with what it will have started
-                for signum, do in before.items():
-                    signal.signal(signum, do)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 os.close(self._caller)
                 self._socket.close()
                 return theirs.detach()
             theirs.close()
             hears = hears or self._start(self._hear)
             answers = self._start(self._pass_on)
-            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+            while os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                signum = signal.sigwait(awaited)
+                ends = signum not in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+                self._ends = self._ends or ends
+                if ends or (signum != signal.SIGCHLD and _catches(self._pid, signum)):
+                    os.kill(self._pid, signum)
             try:
                 if not self._ends:  # else the launcher asks first what it has left
                     os.killpg(self._pid, signal.SIGKILL)
@@ -246,7 +259,7 @@ class _Keeper:
             self._socket.close()
             if self._ends:
                 if os.WIFSIGNALED(status):
-                    signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                     os.kill(os.getpid(), os.WTERMSIG(status))
                 os._exit(os.WEXITSTATUS(status))
             _write(self._caller, ANSWER.pack(number, b"x", 0))
@@ -256,13 +269,6 @@ class _Keeper:
         thread = self._thread(target=what, name="bireme-calls", daemon=True)
         thread.start()
         return thread
-
-    def _signalled(self, signum: int, _frame: object) -> None:
-        import signal
-
-        self._ends = self._ends or signum not in (signal.SIGUSR1, signal.SIGUSR2)
-        if self._pid:
-            os.kill(self._pid, signum)
 
     def _answer(self, number: int, kind: bytes, what: object) -> None:
         said = pickle.dumps(what)
