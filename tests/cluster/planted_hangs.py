@@ -196,7 +196,7 @@ KINDS = {
         ports = ",".join({str(int(row[1].split(":")[1], 16)) for row in rows if int(row[9]) in inodes})
         drop = f"tcp sport {{ {ports} }} drop; tcp dport {{ {ports} }} drop;"
         hooks = ("input", "output")
-        chains = " ".join(f"chain {hook} {{ type filter hook {hook} priority 0; {drop} }}" for hook in hooks)
+        chains = " ".join(f"chain {hook} {{ type filter hook {hook} priority 0; {drop} }};" for hook in hooks)
         subprocess.run(["nft", f"table ip cut {{ {chains} }}"], check=True)
         """,
 }
