@@ -269,7 +269,7 @@ class _Inbox:
         self._head = bytearray()
         self._left = 0  # bytes of the piece that are still to come
         self._number, self._kind = 0, b""
-        self._answer: bytearray | IO[bytes] = bytearray()
+        self._answer = tempfile.SpooledTemporaryFile(_IN_MEMORY)
 
     def feed(self, data: bytes) -> Generator[tuple[int, bytes, Any], None, None]:
         """Yield (number of the call, kind, object) of each answer that the data completes."""
@@ -283,37 +283,24 @@ class _Inbox:
                     return
                 self._number, self._kind, self._left = rank_side.ANSWER.unpack(self._head)
             piece, view = view[: self._left], view[self._left :]
-            self._left -= len(piece)
-            self._keep(piece)
+            self._left -= self._answer.write(piece)
             if self._left:
                 return
             self._head.clear()
-            if self._kind == b"x":
-                self._answer = bytearray()
-            elif self._kind != b"p":
-                answer = self._whole()  # which may change the kind
-                yield self._number, self._kind, answer
-                del answer
+            if self._kind == b"p":
+                continue
+            whole, self._answer = self._answer, tempfile.SpooledTemporaryFile(_IN_MEMORY)
+            with whole:
+                if self._kind != b"x":
+                    answer = self._read(whole)  # which may change the kind
+                    yield self._number, self._kind, answer
+                    del answer
 
-    def _keep(self, piece: memoryview) -> None:
-        if isinstance(self._answer, bytearray) and len(self._answer) + len(piece) > _IN_MEMORY:
-            file = tempfile.TemporaryFile(prefix="bireme-")
-            file.write(self._answer)
-            self._answer = file
-        if isinstance(self._answer, bytearray):
-            self._answer += piece
-        else:
-            self._answer.write(piece)
-
-    def _whole(self) -> Any:
+    def _read(self, whole: IO[bytes]) -> Any:
         """The object that was answered, or the error by which it cannot be read here."""
-        answer, self._answer = self._answer, bytearray()
         try:
-            if isinstance(answer, bytearray):
-                return pickle.loads(answer)
-            with answer:
-                answer.seek(0)
-                return pickle.load(answer)
+            whole.seek(0)
+            return pickle.load(whole)
         except BaseException as error:  # SystemExit would end this thread
             self._kind = b"e"
             return b"", f"{type(error).__name__}: {error}", f"its result cannot be unpickled here: {error}"
