@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,33 @@ def test_the_name_of_a_job_in_lists(jobs: Jobs) -> None:
     assert {"job mine", "step llama"} <= set(map(str.strip, done.stdout.splitlines())), done
     done = jobs.run("--job_name", "llama", "--output", "raw", script, hosts="node1:1")
     assert "step llama" in done.stdout and "job llama-" in done.stdout, done
+
+
+IMPATIENT = """
+from bireme.__main__ import command
+from bireme.cluster import node_answers
+node_answers._ANSWER_WAIT = 2.0
+command()
+"""
+"""The command, which waits 2 s instead of 30 s for a node that does not answer."""
+
+
+@pytest.mark.slow
+def test_a_job_waits_in_the_queue(jobs: Jobs) -> None:
+    """Outside an allocation: nodes need not answer before Slurm has given them."""
+    words = [*jobs.command("--no_python", "echo", "ran", hosts="node[1-2]:1")]
+    words[1:3] = ["-c", IMPATIENT]
+    other = jobs.login.popen(["srun", "-N4", "--exclusive", "sleep", "1000"], stderr=subprocess.DEVNULL)
+    wait_until("the other job", lambda: any("RUNNING" in job for job in jobs.testbed.slurm_jobs()), 30)
+    pipe = subprocess.PIPE
+    process = jobs.login.popen(words, cwd=str(jobs.shared), stdout=pipe, stderr=pipe)
+    assert process.stderr and process.stderr.readline().startswith(b"bireme: waiting for nodes: job ")
+    time.sleep(4)  # it would give up after 2
+    assert process.poll() is None
+    jobs.login.kill(other, signal.SIGTERM)
+    out, err = process.communicate(timeout=90)
+    assert (process.returncode, out.count(b"ran"), err) == (0, 2, b"")
+    other.wait(60)
 
 
 def test_named_hosts_win(jobs: Jobs) -> None:

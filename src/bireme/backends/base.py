@@ -79,6 +79,9 @@ class Backend:
     continues; empty if it prints no such lines, or is one process per node."""
     ADVICE: tuple[tuple[str, str], ...] = ()
     """Patterns of what it prints when it does not reach a host ("" is nothing), each with what to do about it."""
+    PROGRESS = QUEUED = r"(?!)"  # matches nothing
+    """Patterns of lines on stderr that only say how far it is; and of that among them which says that its request
+    (group 1) waits in a queue, until the next one comes."""
     TEMPLATE = False
     """Whether ``--launcher_args`` is a command with placeholders, instead of more arguments."""
     NO_LABELS = ""

@@ -27,6 +27,8 @@ class Slurm(Backend):
         *("SLURM_DISTRIBUTION", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM", "SLURM_UMASK", "PMI_", "PMIX_"),
         "PMI2_",
     )
+    PROGRESS = r"^salloc: (?!error)"
+    QUEUED = r"^salloc: (job \d+) queued and waiting for resources"
     FAILED = (r"^srun: error: (\S+): task \d+:",)
     CANCEL = ("scancel",)
     CANCEL_NAMED = ("scancel", "--name")
@@ -62,7 +64,7 @@ class Slurm(Backend):
         step = _step(plan, plan.hosts)
         if "SLURM_JOB_ID" in environ:
             return ((*step, *plan.extra, *plan.agent),)
-        salloc = ("salloc", "--quiet", *where, "--exclusive", "--mem=0", *_name(plan.allocation))
+        salloc = ("salloc", *where, "--exclusive", "--mem=0", *_name(plan.allocation))
         return ((*salloc, *plan.extra, *step, *plan.agent),)
 
     def one_by_one(self, plan: LaunchPlan, environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

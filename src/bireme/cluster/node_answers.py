@@ -70,7 +70,7 @@ class NodeAnswers:
         self._session, self._cluster_job, self._members, self._launcher = session, cluster_job, members, launcher
         self._on_answers = on_answers
         self._one_by_one = cluster_job.one_by_one
-        self._done = False
+        self._done = self._queued = False
 
     def start(self) -> None:
         """The launcher was started: wait for the nodes that it connects to first."""
@@ -94,7 +94,13 @@ class NodeAnswers:
         timer = self._session.loop.after(seconds, lambda: self._check_answer(member, silence, timer.due))
 
     def _check_answer(self, member: AgentHandle, silence: Silence, due: float) -> None:
-        """Give up an agent that does not answer. Time for which we were halted, maybe with it, does not count."""
+        """Give up an agent that does not answer. Time for which we were halted, maybe with it, does not count.
+
+        Nor does the time in which the launcher waits for nodes.
+        """
+        if self._queued and member.state == "connecting":
+            self.await_answer(member)
+            return
         left = _ANSWER_WAIT - silence.look(due, self._session.loop.now())
         if member.state == "connecting" and left > _TICK:
             self._await_answer(member, silence, min(left, _ANSWER_WAIT / BEATS))
@@ -103,12 +109,19 @@ class NodeAnswers:
 
     def _no_answer(self, member: AgentHandle) -> list[str]:
         backend = self._cluster_job.backend
-        said = self._launcher.stderr(member.index if self._one_by_one else 0).splitlines()
+        said = self._said(member.index if self._one_by_one else 0)
         said += _noise(member)
         advised = advice(said, backend) if said else []
         if backend.NAME == "ssh" and member.channel is not None and not member.channel.is_greeted:
             advised.append(f"does a start-up file of the shell there wait for input? try ssh {member.name} true")
         return [f"no answer within {_ANSWER_WAIT:g} s", *map(_shortened, said[-3:]), *advised]
+
+    def _said(self, index: int) -> list[str]:
+        """The lines that a launcher process has printed on stderr, without those that only say how far it is."""
+        import re
+
+        progress = self._cluster_job.backend.PROGRESS
+        return [line for line in self._launcher.stderr(index).splitlines() if not re.search(progress, line)]
 
     def fail(self, member: AgentHandle, problems: list[str]) -> None:
         """Record that a node is unfit. The others are still asked, so that all problems are reported at once."""
@@ -175,7 +188,7 @@ class NodeAnswers:
         import re
 
         backend = self._cluster_job.backend
-        said = self._launcher.stderr(index).splitlines()
+        said = self._said(index)
         if member.hint:
             return [member.hint, *map(_shortened, said[-3:])]
         if not self._one_by_one:  # one process for all nodes prints much: prefer what ssh said about this node
@@ -201,7 +214,14 @@ class NodeAnswers:
         """Look for an unreachable node in a line of stderr: one process for all nodes may keep running without it."""
         import re
 
-        for pattern in self._cluster_job.backend.FAILED:
+        backend = self._cluster_job.backend
+        if re.search(backend.PROGRESS, line):
+            queued = re.search(backend.QUEUED, line)
+            self._queued = queued is not None
+            if queued is not None:
+                words = f"waiting for nodes: {queued.group(1)} is in the queue of {backend.NAME}"
+                self._session.console.say("info", words)
+        for pattern in backend.FAILED:
             found = re.search(pattern, line)
             for member in self._members if found is not None else ():
                 if found is not None and found.group(1) == member.name:
