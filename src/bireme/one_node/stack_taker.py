@@ -59,8 +59,9 @@ class StackTaker:
         self._before = {pid: _cpu(pid) for pid in ranks.values()}
         self._timer = loop.after(SECONDS, self._finish)
         left = _MOST_PROCESSES
+        families = kernel.families(ranks.values())
         for rank, pid in ranks.items():
-            for each in (pid, *kernel.descendants([pid]))[: max(1, left)]:
+            for each in families[pid][: max(1, left)]:
                 left -= 1
                 self._ask(tool, rank, each)
         if not self._running:
@@ -120,12 +121,11 @@ class StackTaker:
         for rank in self._main.keys() - told:
             why = "its stack could not be read in time" if rank in silent else "it is not a Python process"
             self._found.append(RankStack(rank=rank, reason=why))
-        found = []
+        found, families = [], kernel.families(self._main.values())
         for each in sorted(self._found, key=lambda each: (each.rank, each.thread)):
             pid = self._main[each.rank]
             if not each.thread:
-                family = (pid, *kernel.descendants([pid]))
-                cpu, io = sum(_cpu(one)[0] for one in family), sum(map(_io, family))
+                cpu, io = sum(_cpu(one)[0] for one in families[pid]), sum(map(_io, families[pid]))
                 state = _state(pid, self._before[pid])
                 each = each.replace(state=state if each.frames else _at_length(pid, state), cpu=cpu, io=io)
             found.append(each)
@@ -144,9 +144,9 @@ _NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 def used(ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
     """What each of these ranks, given with its pid, uses now."""
     page = os.sysconf("SC_PAGE_SIZE")
-    found = []
+    found, families = [], kernel.families(ranks.values())
     for rank, pid in ranks.items():
-        family, memory = (pid, *kernel.descendants([pid])), 0
+        family, memory = families[pid], 0
         for each in family:
             try:
                 with open(f"/proc/{each}/statm") as file:

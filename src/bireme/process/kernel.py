@@ -17,7 +17,7 @@ from bireme.errors import UnfitError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
 LINUX = sys.platform.startswith("linux")
 
@@ -112,16 +112,30 @@ def children() -> list[int]:
 
 def descendants(roots: Collection[int]) -> list[int]:
     """Every live process below ``roots``, without these, parents before children."""
-    below: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        below.setdefault(parent, []).append(pid)
+    return _beneath(_children(), roots)
+
+
+def families(roots: Collection[int]) -> dict[int, list[int]]:
+    """Each of ``roots`` with every live process below it, itself first; the processes are read once for all."""
+    children = _children()
+    return {root: [root, *_beneath(children, [root])] for root in roots}
+
+
+def _beneath(children: Mapping[int, Sequence[int]], roots: Collection[int]) -> list[int]:
     found: list[int] = []
     todo = list(roots)
     while todo:
-        kids = below.get(todo.pop(0), [])
-        found += kids
-        todo += kids
+        below = children.get(todo.pop(0), ())
+        found += below
+        todo += below
     return found
+
+
+def _children() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    return children
 
 
 def _parents() -> dict[int, int]:

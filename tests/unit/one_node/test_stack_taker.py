@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -28,3 +30,21 @@ def test_the_main_thread(threads: list[dict[str, object]], labels: list[str]) ->
     assert [each.thread for each in _stacks(said, 0, True, 7)] == labels
     others = [", ".join(filter(None, ("process 7", label))) for label in labels]
     assert [each.thread for each in _stacks(said, 0, False, 7)] == others
+
+
+COUNTS = """
+import subprocess, sys
+from bireme.one_node.stack_taker import used
+
+listed = []
+sys.addaudithook(lambda event, args: listed.append(args) if event == "os.listdir" and args == ("/proc",) else None)
+ranks = {rank: subprocess.Popen(["sh", "-c", "read line"], stdin=-1) for rank in range(3)}
+print(len(used({rank: each.pid for rank, each in ranks.items()})), len(listed))
+for each in ranks.values():
+    each.communicate()
+"""
+
+
+def test_the_processes_are_read_once_for_all_ranks() -> None:
+    """Once for each rank takes longer than a command waits, where a node has many."""
+    assert subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True).stdout == "3 1\n"
