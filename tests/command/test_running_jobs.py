@@ -144,10 +144,13 @@ def test_mistakes(stage: Stage, words: tuple[str, ...], said: str) -> None:
 
 
 def test_others_neither_see_nor_stop_a_job(job: subprocess.Popen[bytes]) -> None:
-    nobody = as_nobody()
-    for words, code in ((("ps",), 0), (("stop", str(job.pid)), 2)):
+    nobody, pid = as_nobody(), str(job.pid)
+    done = subprocess.run([*nobody, *bireme("ps")], capture_output=True, text=True, check=True, cwd="/")
+    assert pid not in done.stdout
+    for words in (("stop", pid), ("signal", pid, "TERM"), ("attach", pid), ("stacks", pid), ("top", "--once", pid)):
         done = subprocess.run([*nobody, *bireme(*words)], capture_output=True, text=True, check=False, cwd="/")
-        assert done.returncode == code and str(job.pid) not in done.stdout, done.stderr
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith(f"bireme: no job of yours with id {pid} runs on this machine\n")
     assert job.poll() is None
 
 
