@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bireme.logs.rankfiles import RankFiles
+from tests.conftest import bireme, clean_environ, wait_for
 from tests.kit import needs
 from tests.kit.written import WRITER, expected
 
@@ -92,6 +94,17 @@ def test_a_full_disk_is_said_once_for_each_file_and_training_goes_on(stage, smal
         assert "No space left on device" in line
     for rank, text in logs(small_disk).items():
         assert text == expected(rank, b"out", 5000)[: len(text)]
+
+
+def test_a_detached_job_goes_on_when_the_disk_of_its_log_is_full(stage, small_disk, tmp_path):
+    events = tmp_path.with_suffix(".events")  # not on that disk
+    inside = [needs.program("nsenter"), "-t", small_disk.parts[2], "-U", "-m", "--preserve-credentials"]
+    words = bireme("run", "--detach", "--num_gpus", "2", "--events", str(events), str(WRITER), "lines", "5000")
+    stage.run_argv([*inside, *words], env=clean_environ(XDG_STATE_HOME=str(tmp_path / "state")), code=0)
+    wait_for(lambda: '"finished"' in events.read_text(), "the end")
+    assert json.loads(events.read_text().splitlines()[-1])["code"] == 0
+    (log,) = (small_disk / "state" / "bireme").glob("*.log")
+    assert 0 < log.stat().st_size <= 64 << 10
 
 
 def test_a_disk_that_is_full_from_the_start(stage, small_disk):
