@@ -15,8 +15,9 @@ PYTHON ?= python3
 # If the default index has only such builds:
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
-# Workers, each with clusters of its own: many for few cores, because most tests wait for something most of the time.
-WORKERS ?= 8
+# Workers, each with clusters of its own: some for each core, because most tests wait for something most of the time. More
+# of them only collect the tests once more each.
+WORKERS ?= 6
 # TOOL=1: `make demo` with Bireme installed by `uv tool`, apart from the environment of the training.
 TOOL ?=
 # Further arguments for pytest, such as ARGS='-k layers', or for the benchmarks, such as ARGS='--rounds 3'.

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ import bireme as package
 from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed
 
+LONGEST = 150.0
+"""Seconds of a job that does not end: nobody has found that it hangs."""
 ODD = 3
 """The rank that hangs, the second one of node2."""
 TIMEOUT = 5.0
@@ -228,7 +231,11 @@ def plant(jobs: Jobs, kind: str, *, auto: bool = False, hurried: bool = False) -
         command[1:3] = ["-c", HURRIED]
     pipe = subprocess.PIPE
     process = jobs.login.popen(command, cwd=str(jobs.shared), stdout=pipe, stderr=pipe)
-    out, err = (data.decode(errors="replace") for data in process.communicate(timeout=400))
+    try:
+        out, err = (data.decode(errors="replace") for data in process.communicate(timeout=LONGEST))
+    except subprocess.TimeoutExpired:
+        jobs.login.kill(process, signal.SIGTERM)
+        out, err = (data.decode(errors="replace") for data in process.communicate(timeout=60))
     found = [each for line in events.read_text().splitlines() if (each := json.loads(line))["event"] == "hang"]
     if not found:
         return False, 0.0, f"exit code {process.returncode}\n{out[-1000:]}{err[-3000:]}"

@@ -81,10 +81,8 @@ ODD = {
         thread = threading.Thread(target=work); thread.start(); thread.join()
         """,
     "a worker of the data loader works": "list(DataLoader(Slow(), num_workers=1, multiprocessing_context='fork'))",
-    "moves from line to line": """
-        def one(): time.sleep(1)
-        def two(): time.sleep(1)
-        while goes_on(): draw.choice((one, two))()
+    "moves from function to function": """
+        while goes_on(0): exec("def f(): time.sleep(0.5)\\nf()".replace("f()", f"f{time.time():.0f}()"))
         """,
     "shows a bar": "while goes_on(2): print('\\r%d' % time.time(), end='', flush=True)",
     "is debugged": "print('Pdb', flush=True); pdb.set_trace()",
