@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from bireme import errors, isolated
+from bireme import signal_numbers as signal
 from bireme.calls import rank_side
 from bireme.calls.command_side import HEAD, OUTCOME
 from bireme.errors import BiremeError
@@ -238,7 +238,7 @@ class Job:
         code = self._process.wait()
         for each in (*self._followers, self._hearing):
             each.join()
-        signum = {-signal.SIGTERM: int(signal.SIGTERM), 128 + signal.SIGINT: int(signal.SIGINT)}.get(code)
+        signum = {-signal.SIGTERM: signal.SIGTERM, 128 + signal.SIGINT: signal.SIGINT}.get(code)
         if signum is not None and self._outcome is None:  # before it has started anything
             self._outcome = Outcome(exit_code=128 + signum, cause="signal", seconds=0.0, signum=signum)
         elif self._outcome is None and self._error is None:
