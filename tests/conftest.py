@@ -21,6 +21,7 @@ from hypothesis import settings
 from bireme.errors import BadInputError
 from bireme.resources import extension_locks
 from bireme.resources.rendezvous_port import lease_named_port
+from bireme.runner import job_client
 from tests.kit import needs
 from tests.kit.order import pytest_collection_modifyitems as pytest_collection_modifyitems  # a hook
 from tests.kit.waiting import wait_for as wait_for
@@ -309,6 +310,11 @@ def free_ports(count: int = 1) -> int:
         except BadInputError:
             pass
     raise AssertionError("no free ports")
+
+
+def wait_until_listed(process: subprocess.Popen[bytes]) -> None:
+    """Wait until other commands can ask a job: that begins a moment after its ranks, which may have written before."""
+    wait_for(lambda: process.pid in job_client.jobs(), "the job is listed")
 
 
 def read_lines(process: subprocess.Popen[bytes], count: int, containing: str) -> list[str]:

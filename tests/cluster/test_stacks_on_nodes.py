@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.jobs import Jobs, backends
 from tests.cluster.test_bare_nodes import shadowed
-from tests.conftest import bireme, read_lines
+from tests.conftest import bireme, read_lines, wait_for
 from tests.kit import needs
 
 pytestmark = needs.programs(str(Path(sys.executable).with_name("py-spy")))
@@ -65,7 +65,8 @@ def test_what_the_ranks_of_all_nodes_use(jobs: Jobs) -> None:
     script = jobs.write("begins.py", "import time\nprint('begins', flush=True)\ntime.sleep(1000)\n")
     job = jobs.start("--job_name", "measured", script, hosts="node[1-2]:2")
     read_lines(job, 4, "begins")
-    said = jobs.login.run(bireme("top", "--once", "measured")).stdout
+    ask = bireme("top", "--once", "measured")
+    said = wait_for(lambda: jobs.login.run(ask, check=False).stdout, "the job takes requests")
     assert "measured: 4 ranks on 2 nodes, running for" in said
     for node, ranks in (("node1", "01"), ("node2", "23")):
         assert re.search(rf"^{node}  {ranks[0]}: +\d+% \d+M \d+s +{ranks[1]}: +\d+% \d+M \d+s$", said, re.MULTILINE), (

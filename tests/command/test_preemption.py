@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.conftest import read_lines, wait_for
+from tests.conftest import read_lines, wait_for, wait_until_listed
 
 SAVES = """
 import os, signal, sys, time
@@ -107,7 +107,8 @@ def test_an_end_that_was_moved_is_no_preemption(stage, script, tmp_path):
 def test_a_rehearsal(stage, script, tmp_path):
     job = stage.start(*WORDS, "--job_name", "practice", script(SAVES), str(tmp_path), "0")
     read_lines(job, 2, "ready")
-    assert stage.run("preempt", "practice").stdout == f"preempted job {job.pid}\n"
+    wait_until_listed(job)
+    assert stage.run("preempt", "practice", code=0).stdout == f"preempted job {job.pid}\n"
     _, err = job.communicate(timeout=60)
     assert job.returncode == 78 and b"practice: preempted: bireme preempt" in err
 
@@ -115,6 +116,7 @@ def test_a_rehearsal(stage, script, tmp_path):
 def test_no_rehearsal_without_a_checkpoint(stage, script, tmp_path):
     job = stage.start("run", "--job_name", "bare", script(SAVES), str(tmp_path), "0")
     read_lines(job, 1, "ready")
+    wait_until_listed(job)
     assert "it has no --checkpoint_signal" in stage.run("preempt", "bare", code=2).stderr
     job.send_signal(signal.SIGTERM)
     job.communicate(timeout=60)

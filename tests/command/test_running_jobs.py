@@ -14,7 +14,7 @@ import pytest
 
 from bireme.loop import Loop
 from bireme.runner.event_log import EventLog
-from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for
+from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for, wait_until_listed
 from tests.kit import needs
 
 LONG = """
@@ -32,7 +32,7 @@ def job(stage: Stage, script, tmp_path: Path):
     """A job in the foreground, with a name of its own; its process."""
     process = stage.start("run", *WORDS, name_of(tmp_path), script(LONG))
     read_lines(process, 2, "begins")
-    wait_for(lambda: known(process.pid), "the job is listed")
+    wait_until_listed(process)
     return process
 
 
@@ -108,7 +108,7 @@ def test_a_watcher_that_does_not_read_holds_up_nothing(stage: Stage, script, tmp
                      "for _ in range(200): print('x' * 60000, flush=True)\n")  # fmt: skip
     words = ("run", "--accelerator", "cpu", "--num_gpus", "1", program)
     process = stage.start(*words, stdin=subprocess.PIPE, stdout=(tmp_path / "out").open("wb"))
-    wait_for(lambda: known(process.pid), "the job is listed")
+    wait_until_listed(process)
     watcher = stage.start("attach", str(process.pid))
     wait_for(lambda: (watcher.poll() or b"") == b"", "it runs")
     process.communicate(timeout=60)

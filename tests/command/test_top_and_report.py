@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bireme.cli import job_page, top
-from tests.conftest import Stage, clean_environ, read_lines, wait_for
+from tests.conftest import Stage, clean_environ, read_lines, wait_until_listed
 
 WORKS = """
 import os, sys, time
@@ -29,6 +29,7 @@ def name(stage: Stage, script, tmp_path: Path) -> str:
     name = f"top-{os.getpid()}-{tmp_path.name}"[-60:]
     job = stage.start(*WORDS, name, "--events", str(tmp_path / "events"), script(WORKS))
     read_lines(job, 2, "line of")
+    wait_until_listed(job)
     return name
 
 
@@ -152,7 +153,7 @@ def test_a_job_that_is_only_starting(stage: Stage, tmp_path: Path) -> None:
     slow.write_text("#!/bin/sh\nexec sleep 1000\n")
     slow.chmod(0o755)
     job = stage.start("run", "--launcher", "exec", "--launcher_args", f"{slow} {{host}}", "--hosts", "node1:2", "x.py")
-    wait_for(lambda: str(job.pid) in stage.run("ps", code=0).stdout, "the job is listed")
+    wait_until_listed(job)
     said = stage.run("top", "--once", str(job.pid), code=0).stdout
     assert said.startswith(f"job {job.pid}: 0 ranks on 0 nodes, starting for ")
     assert job.poll() is None
