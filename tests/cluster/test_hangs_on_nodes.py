@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.jobs import Jobs
+from tests.cluster.jobs import Jobs, gpus
 from tests.cluster.planted_hangs import SAMPLE, plant
+from tests.conftest import PROGRAMS, bireme, read_lines, wait_for
 from tests.kit import needs
 
 pytestmark = [pytest.mark.slow, needs.programs(str(Path(sys.executable).with_name("py-spy")))]
@@ -83,3 +86,31 @@ def test_a_rank_that_hangs_while_the_others_reduce(jobs: Jobs) -> None:
     named, _, said = plant(jobs, SAMPLE, auto=True, hurried=True)
     assert named, said
     assert re.search(r"^ranks 0-2 +all_reduce ← train-\S+\.py:\d+", said, re.MULTILINE), said
+
+
+LATE = "ranks 0-2 wait in all_reduce, collective 4 of the group default_pg: rank 3 has not called it"
+
+
+@pytest.fixture
+def recorded(jobs: Jobs) -> Iterator[list[object]]:
+    """The words of a job whose ranks answer as those with NCCL do: one on each of two GPUs of two nodes."""
+    with gpus([jobs.testbed["node1"], jobs.testbed["node2"]], count=2):
+        yield [PROGRAMS / "recorded_hang.py"]
+
+
+@pytest.mark.torch
+def test_ranks_with_nccl_say_in_which_collective_they_wait(jobs: Jobs, recorded: list[object]) -> None:
+    job = jobs.start("--job_name", "recorded", *recorded, "late", hosts="node[1-2]")
+    read_lines(job, 4, "begins")
+    ask = bireme("stacks", "recorded")
+    said = wait_for(lambda: jobs.login.run(ask, check=False).stdout.partition(LATE)[2], "who waits for whom")
+    counts = "Communicator ranks have different collective operation counts"
+    assert said == f"\nNCCL: #0-0 (27a079b828ff1a75) MISMATCH\nNCCL:   {counts}\n"
+    jobs.login.kill(job, signal.SIGTERM)
+    job.communicate(timeout=60)
+
+
+@pytest.mark.torch
+def test_what_pytorch_has_written_at_a_time_out_is_in_the_report(jobs: Jobs, recorded: list[object]) -> None:
+    done = jobs.run(*recorded, "times out", hosts="node[1-2]", code=134)
+    assert f"before they were stopped:\nbireme:     {LATE}\n" in done.stderr, done.stderr

@@ -587,6 +587,7 @@ class SimulatedTree:
         loop: SimulatedLoop,
         _: str,
         ranks: Mapping[int, int],
+        _environ: Mapping[str, str],
         on_end: Callable[[tuple[RankStack, ...]], object],
     ) -> SimulatedTaker:
         found = tuple(RankStack(rank=rank) for rank in ranks)

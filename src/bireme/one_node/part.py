@@ -14,7 +14,7 @@ from bireme.job import ANSWERS
 from bireme.logs.rankfiles import RankFiles
 from bireme.one_node import error_folder
 from bireme.one_node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
-from bireme.planning.environment import JOB_NAME, MARK, TEMPLATES
+from bireme.planning.environment import JOB_NAME, MARK, RECORDED, TEMPLATES, recording_environment
 from bireme.process import kernel
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
@@ -123,7 +123,7 @@ class NodePart:
         self._lost = False
         self._taker: StackTaker | None = None
         self._late: Timer | None = None  # when the stacks of ranks are taken that do not end
-        self._path = ""  # where programs are found
+        self._environ: Mapping[str, str] = {}  # what the ranks have been given
         self._error_folder = -1  # the descriptor that holds its lock
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
@@ -165,8 +165,8 @@ class NodePart:
         self._output = output
         null = os.open(os.devnull, os.O_RDWR)
         workers = []
-        base = {**environ, **self._plan.env}
-        self._path = base.get("PATH", os.defpath)
+        self._error_folder = error_folder.make(self._plan.error_dir)
+        self._environ = base = {**self._recording(), **environ, **self._plan.env}
         inherited = {name: value for name, value in base.items() if name != TEMPLATES}
         columns = output.columns_beside_labels() if output is not None else 0
         preload = self._plan.preload
@@ -193,7 +193,6 @@ class NodePart:
                 )
             )
 
-        self._error_folder = error_folder.make(self._plan.error_dir)
         self._guardian = self._tree.start(
             workers,
             keeper=base.get(TEMPLATES, ""),
@@ -210,6 +209,16 @@ class NodePart:
             self._input.begin()
         for text in extension_locks.warnings(environ):  # only now: the ranks have not waited for it
             self._observer.say("warning", text)
+
+    def _recording(self) -> dict[str, str]:
+        """The variables by which ranks with NCCL say in which collectives they wait.
+
+        Not for programs that may have other files: PyTorch fails where it cannot make its pipe.
+        """
+        plain = all(worker.argv[0] == self._plan.interpreter for worker in self._plan.workers)
+        if self._accelerator not in ("cuda", "rocm") or self._error_folder < 0 or not plain:
+            return {}
+        return recording_environment(self._plan.error_dir)
 
     def _clean_up(self) -> None:
         """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
@@ -278,10 +287,21 @@ class NodePart:
         self.gone = True
         if self._taker is not None:
             self._taker.close()
+        else:
+            self._tell_recorded()
         self._observer.gone()
         if self.stuck:
             self._pipes.abandon()
         self._maybe_over()
+
+    def _tell_recorded(self) -> None:
+        """Tell what PyTorch has written by itself, which it does where a collective of NCCL takes too long."""
+        prefix, ranks = self._environ.get(RECORDED, ""), [worker.rank for worker in self._plan.workers]
+        ours = prefix.startswith(self._plan.error_dir + os.sep)
+        if ours and any(os.path.exists(f"{prefix}{rank}") for rank in ranks):
+            from bireme.one_node import flight_recorder
+
+            self._observer.stacks(flight_recorder.recorded(prefix, ranks))
 
     def _maybe_over(self) -> None:
         if self.gone and self._pipes.ended:
@@ -303,7 +323,8 @@ class NodePart:
 
     def take_stacks(self) -> int:
         """Take the stacks of the ranks that are alive, and tell the observer, once; see `Crew.take_stacks`."""
-        tool = self._tree.find_stack_tool(self._path, sys.executable, self._plan.interpreter)
+        path = self._environ.get("PATH", os.defpath)
+        tool = self._tree.find_stack_tool(path, sys.executable, self._plan.interpreter)
         if tool:
             self._take_stacks(tool)
         else:
@@ -313,7 +334,7 @@ class NodePart:
     def _take_stacks(self, tool: str) -> None:
         if self._taker is not None:
             self._taker.close()
-        self._taker = self._tree.take_stacks(self._loop, tool, self._alive, self._observer.stacks)
+        self._taker = self._tree.take_stacks(self._loop, tool, self._alive, self._environ, self._observer.stacks)
 
     @property
     def _alive(self) -> dict[int, int]:

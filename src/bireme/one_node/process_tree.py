@@ -85,12 +85,13 @@ class ProcessTree:
         loop: Loop,
         tool: str,
         ranks: Mapping[int, int],
+        environ: Mapping[str, str],
         on_end: Callable[[tuple[RankStack, ...]], object],
     ) -> StackTaker:
-        """Take the stacks of ranks; ``tool``: the path of py-spy, "": there is none."""
+        """Take the stacks of ranks that have this environment; ``tool``: the path of py-spy, "": there is none."""
         from bireme.one_node import stack_taker
 
-        return stack_taker.StackTaker(loop, tool, ranks, on_end)
+        return stack_taker.StackTaker(loop, tool, ranks, environ, on_end)
 
     def used(self, ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
         """What ranks use now, given with their pids."""

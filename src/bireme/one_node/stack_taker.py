@@ -7,6 +7,7 @@ import sys
 
 from bireme import jsontext
 from bireme.errors import counted
+from bireme.one_node.flight_recorder import FlightRecorder
 from bireme.process import kernel
 from bireme.result.rank_use import RankUse
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
@@ -46,11 +47,17 @@ class StackTaker:
     Args:
         tool: the path of py-spy; "": only states are told.
         ranks: the pid of each rank that is alive.
+        environ: what the ranks have been given.
         on_end: called once with what was found, at the latest after `SECONDS`.
     """
 
     def __init__(
-        self, loop: Loop, tool: str, ranks: Mapping[int, int], on_end: Callable[[tuple[RankStack, ...]], object]
+        self,
+        loop: Loop,
+        tool: str,
+        ranks: Mapping[int, int],
+        environ: Mapping[str, str],
+        on_end: Callable[[tuple[RankStack, ...]], object],
     ) -> None:
         self._loop, self._on_end = loop, on_end
         self._found: list[RankStack] = []
@@ -58,13 +65,14 @@ class StackTaker:
         self._main = dict(ranks)
         self._before = {pid: _cpu(pid) for pid in ranks.values()}
         self._timer = loop.after(SECONDS, self._finish)
+        self._recorder = FlightRecorder(loop, environ, ranks, self._maybe_finish)
         left = _MOST_PROCESSES
         families = kernel.families(ranks.values())
         for rank, pid in ranks.items():
             for each in families[pid][: max(1, left)]:
                 left -= 1
                 self._ask(tool, rank, each)
-        if not self._running:
+        if not self._running and self._recorder.ended:
             self._timer.cancel()
             self._timer = loop.after(0, self._finish)
 
@@ -102,7 +110,10 @@ class StackTaker:
         self._leave(fd)
         found = _stacks(bytes(said), rank, pid == self._main[rank], pid)
         self._found += found
-        if not self._running:
+        self._maybe_finish()
+
+    def _maybe_finish(self) -> None:
+        if not self._running and self._recorder.ended:
             self._finish()
 
     def _leave(self, fd: int) -> None:
@@ -117,6 +128,7 @@ class StackTaker:
         """Tell what was found, with the state of each rank."""
         silent = {rank for _, rank, _, _ in self._running.values()}
         self.close()
+        nccl = self._recorder.nccl
         told = {each.rank for each in self._found if not each.thread}
         for rank in self._main.keys() - told:
             why = "its stack could not be read in time" if rank in silent else "it is not a Python process"
@@ -127,13 +139,16 @@ class StackTaker:
             if not each.thread:
                 cpu, io = sum(_cpu(one)[0] for one in families[pid]), sum(map(_io, families[pid]))
                 state = _state(pid, self._before[pid])
-                each = each.replace(state=state if each.frames else _at_length(pid, state), cpu=cpu, io=io)
+                state = state if each.frames else _at_length(pid, state)
+                groups = self._recorder.found.get(each.rank, ())
+                each, nccl = each.replace(state=state, cpu=cpu, io=io, groups=groups, nccl=nccl), ""
             found.append(each)
         self._on_end(tuple(found))
 
     def close(self) -> None:
         """End what still runs."""
         self._timer.cancel()
+        self._recorder.close()
         for fd in list(self._running):
             self._leave(fd)
 

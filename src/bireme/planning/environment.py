@@ -34,6 +34,10 @@ ELASTIC_MARK = "BIREME_ELASTIC"
 TRIAL, TUNER = "BIREME_TRIAL", "BIREME_TUNER"
 """The variables of Bireme's that may be exported: the tuner tells the ranks the name of their trial, and its own."""
 
+RECORDER_PIPE, RECORDED = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
+RAS_ADDRESS = "NCCL_RAS_ADDR"
+"""What the path of the pipe of PyTorch's flight recorder begins with, and that of its file; where NCCL answers."""
+
 ENV_FILE = ".bireme_env"
 DEEPSPEED_ENV_FILE = ".deepspeed_env"
 DEEPSPEED_ENV_FILE_VARIABLE = "DS_ENV_FILE"
@@ -169,6 +173,23 @@ def threads_per_rank(facts: NodeFacts, ranks: int) -> int:
 def rank_environment(rank: int, local_rank: int, *, error_dir: str) -> dict[str, str]:
     """The variables of one rank. PyTorch's ``record`` decorator writes a traceback to ``TORCHELASTIC_ERROR_FILE``."""
     return {**_of_rank(rank, local_rank), "TORCHELASTIC_ERROR_FILE": os.path.join(error_dir, f"rank{rank}.json")}
+
+
+def recording_environment(folder: str) -> dict[str, str]:
+    """The variables by which ranks with NCCL can be asked in which collectives they wait.
+
+    PyTorch's flight recorder remembers the last 500: to read more would hold up the agent. Each job has a port of its
+    own for NCCL's RAS, below those that the kernel gives.
+
+    Args:
+        folder: one of this job alone, on this node.
+    """
+    return {
+        "TORCH_FR_BUFFER_SIZE": "500",
+        RECORDER_PIPE: os.path.join(folder, "recorder"),
+        RECORDED: os.path.join(folder, "recorded"),
+        RAS_ADDRESS: f"localhost:{20000 + int.from_bytes(os.urandom(2), 'big') % 8000}",
+    }
 
 
 def native_environment(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bireme.resources.pool import ranges
+from bireme.result.collectives import GroupProgress, waits
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -36,6 +38,8 @@ class RankStack(Value):
         reason: why they could not be read.
         cpu, io: seconds of processor time and bytes that the rank, and what is below it, has used so far; only of the
             main thread.
+        groups: its process groups, if their flight recorder has answered; only of the main thread.
+        nccl: what NCCL finds wrong with the whole job; only of one rank of a node.
     """
 
     rank: int
@@ -45,10 +49,12 @@ class RankStack(Value):
     reason: str = ""
     cpu: float = 0.0
     io: int = 0
+    groups: tuple[GroupProgress, ...] = ()
+    nccl: str = ""
 
 
 def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "") -> str:
-    """The stacks as text: a line for each different one, those of the fewest ranks first.
+    """The stacks as text: a line for each different one, those of the fewest ranks first; then who waits for whom.
 
     Args:
         hosts: the node of each rank.
@@ -56,7 +62,10 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
     """
     groups: dict[tuple[str, str, str], list[int]] = {}
     spent: dict[int, float] = {}  # seconds of processor time of ranks whose stack is not known
+    stacks = list(stacks)
     for each in stacks:
+        if each.groups and not (each.frames or each.reason):
+            continue  # it has ended, and left this
         if not each.frames and not each.thread:
             spent[each.rank] = each.cpu
         said = call_chain(each.frames, own) or each.reason or "no stack"
@@ -67,7 +76,11 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
         for (thread, said, state), ranks in sorted(groups.items(), key=lambda each: (len(each[1]), each[1], each[0][0]))
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return "\n".join(f"{who:{widths[0]}}  {said:{widths[1]}}  {state}".rstrip() for who, said, state in rows)
+    lines = [f"{who:{widths[0]}}  {said:{widths[1]}}  {state}".rstrip() for who, said, state in rows]
+    told = {each.rank: each.groups for each in stacks if each.groups}
+    lines += waits(told, {each.rank for each in stacks} - told.keys())
+    nccl = next((each.nccl for each in stacks if each.nccl), "")
+    return "\n".join([*lines, *(f"NCCL: {line}" for line in nccl.splitlines())])
 
 
 def _state(state: str, ranks: Sequence[int], world: int, spent: dict[int, float]) -> str:
@@ -80,19 +93,8 @@ def _state(state: str, ranks: Sequence[int], world: int, spent: dict[int, float]
 def _who(ranks: Sequence[int], hosts: dict[int, str], thread: str) -> str:
     nodes = list(dict.fromkeys(hosts.get(rank, "") for rank in ranks))
     where = f" on {nodes[0]}" if len(nodes) == 1 and nodes[0] and len(set(hosts.values())) > 1 else ""
-    who = f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}{where}"
+    who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}{where}"
     return f"{who}, {thread}" if thread else who
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """``0-4,6`` for 0, 1, 2, 3, 4, 6."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def call_chain(frames: Sequence[Frame], folder: str = "") -> str:

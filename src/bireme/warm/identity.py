@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bireme.planning.environment import RAS_ADDRESS, RECORDED, RECORDER_PIPE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ _OF_RANKS = frozenset(
     {
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "CROSS_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
         *("LOCAL_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"),
+        *(RECORDER_PIPE, RECORDED, RAS_ADDRESS),
     }
 )
 _OF_SESSIONS = frozenset(["SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "XDG_SESSION_ID", "OLDPWD", "SHLVL", "_"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bireme.result.stacks import Frame, RankStack, call_chain, merged, spans
+from bireme.resources.pool import ranges
+from bireme.result.stacks import Frame, RankStack, call_chain, merged
 
 STEP = Frame(function="step", file="/job/train.py", line=41)
 MAIN = Frame(function="<module>", file="/job/train.py", line=60)
@@ -58,5 +59,5 @@ def test_ranks_without_a_stack_stand_together_whatever_time_they_have_used() -> 
 
 
 @pytest.mark.parametrize(("numbers", "text"), [((0,), "0"), ((0, 1, 2, 4), "0-2,4"), ((1, 3, 4), "1,3-4")])
-def test_spans(numbers: tuple[int, ...], text: str) -> None:
-    assert spans(numbers) == text
+def test_ranks_in_a_row_are_named_by_their_ends(numbers: tuple[int, ...], text: str) -> None:
+    assert ranges(numbers) == text

@@ -1,0 +1,211 @@
+"""Finds out which collectives the ranks of this node wait in, where they use NCCL: from PyTorch, and from NCCL itself.
+
+A process group of NCCL makes a pipe for its rank. When something is written to it, PyTorch's flight recorder writes
+what it holds to a file, within a second or so (PyTorch's "ProcessGroupNCCL Environment Variables"). And one process of
+each node answers questions about the whole job on a port (NCCL's user guide, "RAS").
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+import stat
+
+from bireme.planning.environment import RAS_ADDRESS, RECORDED, RECORDER_PIPE
+from bireme.regular_file import read_regular
+from bireme.result.collectives import GroupProgress
+from bireme.result.stacks import RankStack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import NoReturn
+
+    from bireme.loop import Loop
+
+_BEAT = 0.05
+"""Seconds between two looks for the files."""
+_QUESTION = b"TIMEOUT 1\nSTATUS\n"
+_MOST_BYTES, _MOST_LINES = 1 << 16, 12
+"""Bytes that are read of NCCL's answer, and its lines that are kept."""
+_HEADS = ("Errors", "Warnings")
+
+
+class FlightRecorder:
+    """Asks ranks once.
+
+    Args:
+        environ: what the ranks have been given.
+        on_end: called when all that could be asked have answered.
+
+    Attributes:
+        found: the process groups of each rank that has answered.
+        nccl: what NCCL finds wrong; "": nothing, or it does not say.
+    """
+
+    def __init__(
+        self, loop: Loop, environ: Mapping[str, str], ranks: Iterable[int], on_end: Callable[[], object]
+    ) -> None:
+        self._loop, self._on_end = loop, on_end
+        self.found: dict[int, tuple[GroupProgress, ...]] = {}
+        self.nccl = ""
+        self._files: dict[int, tuple[str, object]] = {}  # of ranks that are to write one: its path, and what is there
+        pipe, file = environ.get(RECORDER_PIPE, ""), environ.get(RECORDED, "")
+        for rank in ranks:
+            path = f"{file}{rank}"
+            before = _signature(path)
+            if pipe and file and _poke(f"{pipe}{rank}.pipe"):
+                self._files[rank] = path, before
+        self._socket: socket.socket | None = None
+        self._said = bytearray()
+        if self._files:
+            self._timer = loop.after(_BEAT, self._look)
+            self._ask_nccl(environ.get(RAS_ADDRESS, ""))
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody is to answer any more."""
+        return not self._files and self._socket is None
+
+    def _look(self) -> None:
+        for rank, (path, before) in list(self._files.items()):
+            if _signature(path) in (None, before):
+                continue
+            found = _read(path)
+            if found is not None:
+                self.found[rank] = found
+                del self._files[rank]
+        if self._files:
+            self._timer = self._loop.after(_BEAT, self._look)
+        elif self.ended:
+            self._on_end()
+
+    def _ask_nccl(self, address: str) -> None:
+        import socket
+
+        host, _, port = address.rpartition(":")
+        try:
+            self._socket = socket.create_connection((host, int(port)), _BEAT)
+            self._socket.sendall(_QUESTION)
+            self._socket.setblocking(False)
+        except (OSError, ValueError):
+            self._leave_nccl()  # an older version, or it is off
+        else:
+            self._loop.watch(self._socket.fileno(), self._hear_nccl)
+
+    def _hear_nccl(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._said += data
+        if data and len(self._said) < _MOST_BYTES:
+            return
+        self._loop.unwatch(self._socket.fileno())
+        self._leave_nccl()
+        self.nccl = trouble(self._said.decode(errors="replace"))
+        if self.ended:
+            self._on_end()
+
+    def _leave_nccl(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def close(self) -> None:
+        """Wait no more."""
+        if self._files:
+            self._timer.cancel()
+        if self._socket is not None:
+            self._loop.unwatch(self._socket.fileno())
+        self._leave_nccl()
+
+
+def recorded(prefix: str, ranks: Iterable[int]) -> tuple[RankStack, ...]:
+    """What ranks have written by themselves."""
+    found = ((rank, _read(f"{prefix}{rank}")) for rank in ranks)
+    return tuple(RankStack(rank=rank, groups=groups) for rank, groups in found if groups)
+
+
+def _read(path: str) -> tuple[GroupProgress, ...] | None:
+    """The progress in a file; None: it is not whole."""
+    try:
+        return progress(read_regular(path, os.O_NOFOLLOW))
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return None
+    except Exception:  # of a version that we do not know
+        return ()
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts and what contains them: nothing that a rank has written is run here."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise ValueError(f"{module}.{name}")
+
+
+def progress(dump: bytes) -> tuple[GroupProgress, ...]:
+    """How far the rank was with each process group that wrote this dump (version 2 of the flight recorder).
+
+    Raises:
+        EOFError, pickle.UnpicklingError: it is not whole.
+    """
+    recorded = _Plain(io.BytesIO(dump)).load()
+    members = {
+        group["name"]: tuple(map(int, re.findall(r"\d+", group["ranks"])))
+        for group in recorded.get("pg_config", {}).values()
+    }
+    groups: dict[str, GroupProgress] = {}
+    for entry in recorded["entries"]:
+        if entry["is_p2p"]:
+            continue
+        name, label = entry["process_group"]
+        label = label if label and label != "undefined" else name
+        group = groups.get(name) or GroupProgress(name=name, label=label, called=0, members=members.get(name, ()))
+        number = entry["collective_seq_id"]
+        group = group.replace(called=max(group.called, number))
+        if not group.waits and not entry["retired"] and entry["state"] != "completed":
+            what = entry["profiling_name"].rpartition(":")[2]
+            group = group.replace(waits=number, what=f"{what} {entry['input_sizes']}")
+        groups[name] = group
+    return tuple(groups.values())
+
+
+def trouble(said: str) -> str:
+    """The errors and warnings in an answer of NCCL, at most `_MOST_LINES` lines."""
+    lines = [line.rstrip() for line in said.splitlines()]
+    starts = [place for place, line in enumerate(lines) if line in ("Errors", "Warnings")]
+    kept = (
+        [line for line in lines[starts[0] :] if line.strip("=") and line not in ("Errors", "Warnings")]
+        if starts
+        else []
+    )
+    return "\n".join(kept[:_MOST_LINES] + ["…"] * (len(kept) > _MOST_LINES))
+
+
+def _poke(path: str) -> bool:
+    """Write to a pipe that somebody reads; whether there is one."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.write(fd, b"1\n") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _signature(path: str) -> object:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
