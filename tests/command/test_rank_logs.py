@@ -102,7 +102,9 @@ def test_a_detached_job_goes_on_when_the_disk_of_its_log_is_full(stage, small_di
     words = bireme("run", "--detach", "--num_gpus", "2", "--events", str(events), str(WRITER), "lines", "5000")
     stage.run_argv([*inside, *words], env=clean_environ(XDG_STATE_HOME=str(tmp_path / "state")), code=0)
     wait_for(lambda: '"finished"' in events.read_text(), "the end")
-    assert json.loads(events.read_text().splitlines()[-1])["code"] == 0
+    happened = [json.loads(line) for line in events.read_text().splitlines()]
+    assert happened[-1]["code"] == 0
+    assert [each["reason"] for each in happened if each["event"] == "output lost"] == ["No space left on device"]
     (log,) = (small_disk / "state" / "bireme").glob("*.log")
     assert 0 < log.stat().st_size <= 64 << 10
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bireme.loop import Loop
+from bireme.runner import detached as detached_jobs
 from bireme.runner.event_log import EventLog
 from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for, wait_until_listed
 from tests.kit import needs
@@ -281,6 +282,64 @@ def test_the_log_of_a_job_that_runs_is_kept(detached, script, tmp_path: Path) ->
     assert not (folder / "150.log").exists()
     os.kill(int(job), signal.SIGTERM)
     wait_for(lambda: not known(int(job)), "the end")
+
+
+LINE, ROUND, ROUNDS = 8000, 1300, 7
+"""Bytes of a line of `FLOODS`; and lines that are written at once, which are 10 MB; and how often."""
+FLOODS = f"""
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+for line in range({ROUNDS} * {ROUND}):
+    if os.environ["RANK"] == "1":
+        sys.stdout.write(f"line {{line:07d}} ".ljust({LINE}, ".") + "\\n")
+    if line % {ROUND} == {ROUND} - 1:
+        sys.stdout.flush()
+        signal.sigwait([signal.SIGUSR1])
+raise SystemExit(3)
+"""
+LAST_ONES = tuple(f"{number * ROUND - 1:07d}" for number in range(1, ROUNDS + 1))
+GAP = "bireme: 32 MiB of output that came here are not kept"
+
+
+def flooded(said: str) -> list[int | str]:
+    """The numbers of the lines that `FLOODS` has written, and what Bireme says of those that are missing."""
+    lines = said.splitlines()
+    assert all(len(line.partition("] ")[2]) == LINE for line in lines if "] line " in line)
+    return [int(line.split()[2]) if "] line " in line else line for line in lines if "] line " in line or line == GAP]
+
+
+@pytest.mark.slow
+def test_a_log_is_bounded_and_keeps_its_beginning_and_end(stage: Stage, detached, script, tmp_path: Path) -> None:
+    """Who follows it sees everything; the rank waits for that."""
+    job = detached(script(FLOODS))
+    follower = stage.start("logs", "-f", "--rank", "1", job, env=detached.environ)
+    seen = ""
+    assert follower.stdout
+    for line in map(bytes.decode, follower.stdout):
+        seen += line
+        if line[line.find("] line") + 7 :].startswith(LAST_ONES):
+            stage.run("signal", job, "USR1", code=0)
+    assert follower.wait(60) == 0 and flooded(seen) == [*range(ROUNDS * ROUND)]
+    files = {path.name.rpartition(".log")[2]: path.stat().st_size for path in (tmp_path / "state/bireme").iterdir()}
+    assert files.keys() == {"", ".3", ".4"} and max(files.values()) <= detached_jobs.PART + (64 << 10)
+    said = stage.run("logs", job, code=0, env=detached.environ).stdout
+    assert "failed first: exit code 3" in said
+    found = flooded(said)
+    first, last = found[: found.index(GAP)], found[found.index(GAP) + 1 :]
+    assert [*first, *last] == [*range(len(first)), *range(ROUNDS * ROUND - len(last), ROUNDS * ROUND)]
+    assert min(len(first), len(last)) >= detached_jobs.PART // (LINE + 100)
+
+
+def test_parts_of_old_logs_are_removed(detached, script, tmp_path: Path) -> None:
+    """Also those whose first part is gone; a log that was written lately is kept with its old first part."""
+    folder = tmp_path / "state" / "bireme"
+    folder.mkdir(parents=True, mode=0o700)
+    os.chmod(folder.parent, 0o700)
+    for name in ("1.log", "1.log.3", "2.log.7", "3-x.log", "3-x.log.1"):
+        (folder / name).write_text("")
+        os.utime(folder / name, None if name == "3-x.log.1" else (1, 1))
+    detached(script(""), code=None)
+    assert {name for name in os.listdir(folder) if name[0] in "123" and name[1] in ".-"} == {"3-x.log", "3-x.log.1"}
 
 
 def test_old_logs_are_removed(detached, script, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bireme.runner import detached, job_client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, BinaryIO
 
 _FOLLOW = 0.1
 """Seconds between two looks at a log that grows."""
@@ -72,19 +72,28 @@ def _logs(parsed: Parsed) -> int:
         hint = "only jobs of bireme run --detach have one"
         hint = f"its output goes to its terminal: bireme attach {job} shows it from now on" if running else hint
         raise BadInputError(f"no log of a job {job}", hint=hint)
-    rank = parsed.options["rank"]
-    with open(path, "rb") as file:
-        while True:
-            runs = parsed.options["follow"] and _is_running(path)
-            while line := file.readline():
-                _write(line, rank)
-            if not runs:
-                return OK
+    rank, follow = parsed.options["rank"], parsed.options["follow"]
+    number, rest = -1, b""
+    file: BinaryIO | None = None
+    while True:
+        runs, later = follow and detached.is_running(path), detached.next_part(path, number)
+        for line in file or ():
+            rest += line
+            if rank is None or rest.endswith(b"\n"):
+                _write(rest, rank)
+                rest = b""
+        if later is not None:
+            if later[0] > number + 1:
+                _write(rest, rank)
+                missing = (later[0] - number - 1) * detached.PART >> 20
+                show(f"bireme: {missing} MiB of output that came here are not kept\n")
+                rest = b""
+            number, file = later
+        elif runs:
             time.sleep(_FOLLOW)
-
-
-def _is_running(path: str) -> bool:
-    return any(job["log"] == path for job in _all())
+        else:
+            _write(rest, rank)
+            return OK
 
 
 def _write(line: bytes, rank: int | None) -> None:

@@ -70,11 +70,20 @@ class Console:
     Args:
         level: the lowest level of our own messages that is shown.
         on_gone: called when the reader of our stdout has gone away.
+        on_lost: called with the reason when stdout cannot be written any more otherwise, as on a full disk.
         on_room: called when there is room again after :attr:`full`.
     """
 
-    def __init__(self, loop: Loop, level: str, *, on_gone: Callable[[], None], on_room: Callable[[], None]) -> None:
-        self._loop, self._on_gone = loop, on_gone
+    def __init__(
+        self,
+        loop: Loop,
+        level: str,
+        *,
+        on_gone: Callable[[], None],
+        on_lost: Callable[[str], object],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._loop, self._on_gone, self._on_lost = loop, on_gone, on_lost
         self._level = _LEVELS[level]
         out = Sink(loop, OUT, on_error=self._out_failed, on_room=on_room)
         # Two descriptors of one file or terminal share the open line and the order of writes.
@@ -96,9 +105,9 @@ class Console:
         return any(sink.pending for sink in self._sinks.values())
 
     def follow(self, follower: Callable[[bytes], object]) -> None:
-        """Also pass on what is written from now on."""
-        for sink in self._sinks.values():
-            sink.follower = follower
+        """Also pass on what is written from now on, before it is written."""
+        for sink in set(self._sinks.values()):
+            sink.followers.append(follower)
 
     def is_terminal(self, stream: int) -> bool:
         """Whether a stream goes to a terminal."""
@@ -211,6 +220,7 @@ class Console:
             self._on_gone()
         else:
             self.say("error", f"cannot write to stdout: {error.strerror}; the job continues without it")
+            self._on_lost(error.strerror or str(error))
 
     def close(self) -> None:
         """Close what the sinks have opened."""
@@ -300,7 +310,7 @@ class Sink:
         self._on_room = on_room
         self._broken = False
         self.on_drained: Callable[[], None] = lambda: None
-        self.follower: Callable[[bytes], object] | None = None
+        self.followers: list[Callable[[bytes], object]] = []
         self.terminal = os.isatty(fd)
 
     @property
@@ -310,10 +320,10 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         """Write, or keep for later."""
+        for follower in self.followers if data else ():
+            follower(data)
         if self._broken or not data:
             return
-        if self.follower is not None:
-            self.follower(data)
         if self._waiting:
             self._keep(data)
             return

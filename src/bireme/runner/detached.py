@@ -1,4 +1,8 @@
-"""``--detach``: a job that outlives its terminal, and the folder with the logs of such jobs."""
+"""``--detach``: a job that outlives its terminal, and the folder with the logs of such jobs.
+
+The log of a job is in parts: ``PID-NAME.log``, ``PID-NAME.log.1`` and so on. Only the first part and the last two are
+kept, so that a log has a bound.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import os
 import sys
 import time
 
+from bireme import drafts
 from bireme.errors import OK, BadInputError
+from bireme.logs.console import ERR, OUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import BinaryIO
 
 _KEPT, _DAYS = 100, 30
 """How many logs of jobs that have ended are kept, and for how many days."""
+PART = 16 << 20
+"""Bytes of a part of a log, and at most one write more."""
 
 _announcement = -1
 _log = ""
+_number, _size = 0, 0
+"""The part of our log that is written, and its bytes."""
 
 
 def log_path() -> str:
@@ -56,13 +67,12 @@ def detach(name: str, environ: Mapping[str, str]) -> int | None:
         os.close(heard)
         os.setsid()
         _announcement, _log = announcement, os.path.join(place, f"{os.getpid()}{f'-{name}' * bool(name)}.log")
+        _hold(log)  # it stays open for as long as the job runs; 1 and 2 may become another part
         os.rename(draft, _log)
-        _hold(log)  # for as long as the job runs: 1 and 2 are the same open file
         null = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
         os.close(null)
-        os.close(log)
         return None
     os.close(announcement)
     begun = os.read(heard, 1)
@@ -88,37 +98,96 @@ def announce() -> None:
         _announcement = -1
 
 
+def make_room(data: bytes) -> None:
+    """Before output is written to our log: begin the next part if this one is full."""
+    global _number, _size
+    if _log and _size >= PART:
+        from bireme.resources.ownership import make_owned
+
+        try:
+            make_owned(os.path.dirname(_log))  # somebody may have removed it
+            part = os.open(f"{_log}.{_number + 1}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        except (OSError, BadInputError):
+            os.ftruncate(OUT, 0)
+        else:
+            _number += 1
+            for target in (OUT, ERR):
+                os.dup2(part, target)
+            os.close(part)
+            if _number > 2:
+                drafts.remove(f"{_log}.{_number - 2}")
+        _size = 0
+    _size += len(data)
+
+
 def find_log(job: str, environ: Mapping[str, str]) -> str:
     """The log of a detached job, by its id or its name; of several with the name the newest; "": there is none."""
-    place = folder(environ)
     try:
-        files = [os.path.join(place, name) for name in os.listdir(place) if not name.startswith(".")]
+        found = _logs(folder(environ))
     except OSError:
         return ""
-    named = [each for each in files if job in os.path.basename(each).removesuffix(".log").split("-", 1)]
-    return max(named, key=os.path.getmtime, default="")
+    named = {log: parts for log, parts in found.items() if job in os.path.basename(log)[:-4].split("-", 1)}
+    return max(named, key=lambda log: _written(named[log]), default="")
+
+
+def next_part(log: str, number: int) -> tuple[int, BinaryIO] | None:
+    """The first part of a log after this one, and its number; None: there is none yet."""
+    while later := {at: path for at, path in _logs(os.path.dirname(log)).get(log, {}).items() if at > number}:
+        try:
+            return min(later), open(later[min(later)], "rb")
+        except FileNotFoundError:  # the job has removed it meanwhile
+            pass
+    return None
+
+
+def is_running(log: str) -> bool:
+    """Whether there is a process of the job that writes this log."""
+    import fcntl
+
+    try:
+        with open(log, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _logs(place: str) -> dict[str, dict[int, str]]:
+    """The parts of the logs in a folder, by the path of the first part and the number of the part."""
+    found: dict[str, dict[int, str]] = {}
+    for name in os.listdir(place):
+        log, _, number = name.rpartition(".log")
+        if log and (not number or number[1:].isdecimal()):
+            found.setdefault(os.path.join(place, f"{log}.log"), {})[int(number[1:] or 0)] = os.path.join(place, name)
+    return found
+
+
+def _written(parts: Mapping[int, str]) -> float:
+    """When a log was last written."""
+    last = 0.0
+    for path in parts.values():
+        try:
+            last = max(last, os.stat(path).st_mtime)
+        except FileNotFoundError:
+            pass
+    return last
 
 
 def _clean(place: str) -> None:
     """Remove old logs of jobs that have ended. Other commands may do the same meanwhile, or rename their drafts."""
-    found = []
-    for name in os.listdir(place):
-        try:
-            path = os.path.join(place, name)
-            found.append((time.time() - os.stat(path).st_mtime, path))
-        except FileNotFoundError:
-            pass
-    for number, (age, path) in enumerate(sorted(found)):
-        if number >= _KEPT or age > _DAYS * 86400:
+    logs = _logs(place)
+    written = {log: _written(parts) for log, parts in logs.items()}
+    for number, log in enumerate(sorted(logs, key=lambda log: -written[log])):
+        if number >= _KEPT or time.time() - written[log] > _DAYS * 86400:
+            fd = os.open(log, os.O_RDWR | os.O_CREAT, 0o600)  # it may be gone, and later parts not
             try:
-                fd = os.open(path, os.O_RDONLY)
-                try:
-                    if _hold(fd):
-                        os.unlink(path)
-                finally:
-                    os.close(fd)
-            except FileNotFoundError:
-                pass
+                if _hold(fd):
+                    for part in (log, *logs[log].values()):
+                        drafts.remove(part)
+            finally:
+                os.close(fd)
 
 
 def _hold(fd: int) -> bool:

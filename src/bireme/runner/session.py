@@ -151,7 +151,11 @@ class Session:
         self.loop = loop
         self._begin = loop.now()
         self.verdict = Verdict()
-        self.console = Console(self.loop, spec.log_level, on_gone=self.caller_gone, on_room=self._go_on)
+        self.console = Console(
+            self.loop, spec.log_level, on_gone=self.caller_gone, on_lost=self._output_lost, on_room=self._go_on
+        )
+        if detached := sys.modules.get("bireme.runner.detached"):  # else the job is not
+            self.console.follow(detached.make_room)
         self._answers: Sink | None = None  # to whom the ranks answer
         if spec.answers:
             self._answers = Sink(self.loop, 0, on_error=lambda _: self.caller_gone(), on_room=self._go_on)
@@ -452,6 +456,9 @@ class Session:
     def caller_gone(self) -> None:
         """Stop the job: nobody reads its output or answers any more."""
         self.trouble("reader gone", "", self.loop.now())
+
+    def _output_lost(self, reason: str) -> None:
+        self.note("output lost", reason=reason)
 
     # -- the end ---------------------------------------------------------------------------------
 
