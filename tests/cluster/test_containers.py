@@ -8,15 +8,17 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.basics import PATH, wait_until
 from tests.cluster.test_unfit import table_of
-from tests.conftest import PROGRAMS, bireme, clean_environ, read_lines
+from tests.conftest import PROGRAMS, ROOT, bireme, clean_environ, read_lines
 from tests.kit import needs
 
 pytestmark = pytest.mark.slow
@@ -30,7 +32,7 @@ class Containers:
     """Some containers whose names are no host's: one has no Python on its PATH. All see ``jobs``."""
 
     def __init__(self, base: Path) -> None:
-        self.jobs = base / "jobs"
+        self._base, self.jobs = base, base / "jobs"
         podman = [
             *(needs.program("podman", path=PATH), "--root", str(base / "store"), "--runroot", str(base / "run")),
             *("--cgroup-manager", "cgroupfs", "--storage-driver", "vfs", "--events-backend", "none"),
@@ -44,9 +46,11 @@ class Containers:
         wrapper.chmod(0o755)
         self.environ = clean_environ(PATH=f"{wrapper.parent}:{PATH}")
         for name in NAMES:
-            self._create(name, base / name)
+            self.create(name, *WAIT, path="/nowhere" if name == "bare" else "/usr/bin:/bin")
 
-    def _create(self, name: str, root: Path) -> None:
+    def create(self, name: str, *words: str, path: str = "/usr/bin:/bin", seen: tuple[str, ...] = ()) -> None:
+        """Run these words as the first process of a container."""
+        root = Path(tempfile.mkdtemp(dir=self._base))
         for folder in ("usr", "etc", "tmp", "proc", "sys", "dev", "run", "root"):
             (root / folder).mkdir(parents=True)
         for link in ("bin", "lib", "lib64", "sbin"):
@@ -54,11 +58,11 @@ class Containers:
         (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
         # a container may have fewer rights than podman expects for its own limits
         limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
-        mounts = ("-v", "/usr:/usr:ro", "-v", f"{self.jobs}:{self.jobs}")
-        path = "/nowhere" if name == "bare" else "/usr/bin:/bin"
+        mounts = ["-v", f"{self.jobs}:{self.jobs}", "--workdir", str(self.jobs)]
+        mounts += [word for place in ("/usr", *seen) for word in ("-v", f"{place}:{place}:ro")]
         self.podman(
             *("run", "-d", "--name", name, "--network", "host", "--hostname", f"h{len(name)}", "--env", f"PATH={path}"),
-            *(*limits, *mounts, "--rootfs", str(root), *WAIT),
+            *(*limits, *mounts, "--rootfs", str(root), *words),
         )
 
     def podman(self, *words: str) -> str:
@@ -74,6 +78,19 @@ class Containers:
         return subprocess.Popen(
             bireme("run", *options, *words), cwd=self.jobs, env=self.environ, stdout=pipe, stderr=pipe
         )
+
+    def says(self, name: str, words: list[str]) -> bool:
+        """Whether the output of a container has all of these."""
+        done = subprocess.run(
+            ("podman", "logs", name),
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        said = done.stdout
+        return all(word in said for word in words)
 
     def left(self) -> str:
         """The processes of the containers besides their first."""
@@ -149,3 +166,43 @@ def test_unfit(containers: Containers) -> None:
     assert done.returncode == 1 and said.keys() == {"bare", "nobody"}
     assert "python3" in said["bare"][0] and "not found" in said["bare"][0]
     assert "no such container" in said["nobody"][0]
+
+
+SAVES = """
+import os, signal, sys, time
+
+name = "step" + os.environ["RANK"]
+first = int(open(name).read()) if os.path.exists(name) else 0
+
+def save(*_):
+    with open(name, "w") as file:
+        file.write(str(step))
+    sys.exit(0)
+
+signal.signal(signal.SIGUSR1, save)
+for step in range(first + 1, 1_000_000):
+    if step == first + 3:
+        print("from", first, flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("/bin/sh", "-c", 'export TRIED=1; exec "$@"', "sh")], ids=["itself", "a shell"])
+def test_a_container_that_is_stopped_saves_and_the_next_one_continues(
+    containers: Containers, words: tuple[str, ...]
+) -> None:
+    """The command is process 1; or what a shell becomes that was."""
+    (containers.jobs / "saves.py").write_text(SAVES)
+    job = bireme("run", "--num_gpus", "2", "--checkpoint_signal", "USR1", "--preempt_signal", "TERM@25", "saves.py")
+    steps = [containers.jobs / f"step{rank}" for rank in (0, 1)]
+    saved = [step.write_text("0") and 0 for step in steps]
+    for name in (f"first{len(words)}", f"second{len(words)}"):
+        containers.create(name, *words, *job, seen=(sys.base_prefix, str(ROOT)))
+        begun = [f"[h{len(name)}:{rank}] from {step}" for rank, step in enumerate(saved)]
+        wait_until("the ranks", partial(containers.says, name, begun), 60)
+        containers.podman("stop", "-t", "30", name)
+        assert containers.says(name, ["2 ranks ended without being stopped"])
+        assert containers.podman("inspect", "--format", "{{.State.ExitCode}}", name) == "78\n"
+        containers.podman("rm", name)
+        before, saved = saved, [int(step.read_text()) for step in steps]
+        assert all(new >= old + 3 for old, new in zip(before, saved, strict=True))

@@ -56,6 +56,7 @@ def test_all_ranks_save_and_the_next_job_continues(stage, script, tmp_path):
     assert out.count(b"saves") == 2
     assert b"preempted: SIGTERM; the ranks get SIGUSR1 and time to save" in err
     assert b"  2 ranks ended without being stopped: rank 0 after " in err and b" s (exit code 3)\n" in err
+    assert b"10.0 s are left, as --grace says; if it is more, type --preempt_signal SIGTERM@SECONDS" in err
     assert b"because of it" not in err
     (stopping,) = [each for each in map(json.loads, events.read_text().splitlines()) if each["event"] == "stopping"]
     assert (stopping["cause"], stopping["note"]) == ("preempted", "SIGTERM")
@@ -75,7 +76,7 @@ def test_who_does_not_end_is_stopped_when_the_time_is_over(stage, script):
     job.send_signal(signal.SIGUSR2)
     out, err = job.communicate(timeout=100)
     assert job.returncode == 78 and time.monotonic() - begin >= 5
-    assert b"has heard SIGTERM" in out
+    assert b"has heard SIGTERM" in out and b"bireme: 5.0 s are left\n" in err
     assert (
         b"1 rank was stopped because of it, by SIGKILL" in err
         and b"  1 rank ended without being stopped: rank 0" in err

@@ -157,8 +157,11 @@ class Preemption:
     def _left(self, seconds: float | None) -> None:
         """The ranks have this long; None: it is not known."""
         session, grace = self._session, self._session.spec.grace
-        seconds = grace if seconds is None else seconds
-        session.console.say("info", f"{duration(seconds)} are left")
+        hint = ""
+        if seconds is None:
+            seconds = grace
+            hint = f", as --grace says; if it is more, type --preempt_signal {signal_name(self._given[0])}@SECONDS"
+        session.console.say("info", f"{duration(seconds)} are left{hint}")
         after = session.loop.after
         self._timers += (
             after(seconds - min(grace, seconds / 5), lambda: session.crew.stop(signal.SIGTERM)),
