@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import preempted_moments
 from tests.cluster.basics import wait_until
 from tests.cluster.jobs import Jobs
 from tests.cluster.testbed import Testbed
-from tests.conftest import bireme
+from tests.conftest import TIMES, bireme
 
 pytestmark = [pytest.mark.installed, pytest.mark.slow]
 TRAINS = """
@@ -38,6 +39,12 @@ WARNINGS = {
     "the steps": ["scancel", "--signal=TERM", "{job}"],
     "the command": ["scancel", "--batch", "--signal=USR1", "{job}"],
 }
+
+
+def test_moments(ssh_cluster: Testbed, shared_dir: Path) -> None:
+    """``python -m tests.cluster.preempted_moments --over ssh`` has more of them."""
+    seeds = [f"moment{number}" for number in range(TIMES)]
+    assert preempted_moments.by_ssh(Jobs(ssh_cluster, "ssh", shared_dir), seeds) == [""] * TIMES
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.conftest import read_lines, wait_for, wait_until_listed
+from tests.cluster import preempted_moments
+from tests.conftest import TIMES, clean_environ, read_lines, wait_for, wait_until_listed
 
 SAVES = """
 import os, signal, sys, time
@@ -81,6 +82,54 @@ def test_who_does_not_end_is_stopped_when_the_time_is_over(stage, script):
         b"1 rank was stopped because of it, by SIGKILL" in err
         and b"  1 rank ended without being stopped: rank 0" in err
     )
+
+
+LATE = """
+import os, signal, sys, time
+rank = os.environ["RANK"]
+print("ready", flush=True)
+while rank == "1" and not os.path.exists(sys.argv[1]): time.sleep(0.01)
+signal.signal(signal.SIGUSR1, lambda *_: (print("saves", flush=True), sys.exit(0)))
+print("begins", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+def test_a_rank_that_handles_the_signal_later_gets_it_then(stage, script, tmp_path):
+    """It imported its modules when the others were told; what it does from then on would be lost."""
+    job = stage.start(*WORDS, "--preempt_signal", "TERM@1000", script(LATE), tmp_path / "go")
+    read_lines(job, 1, "begins")
+    job.send_signal(signal.SIGTERM)
+    read_lines(job, 1, "saves")
+    (tmp_path / "go").touch()
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and out.count(b"saves") == 1
+    assert b"rank 1 on " in err and b" does not get SIGUSR1 before it handles it: without a handler" in err
+    assert b"  2 ranks ended without being stopped: rank 0 after " in err
+
+
+def test_a_rank_that_is_not_up_yet_gets_the_signal_later(stage, script, tmp_path):
+    """Nor does it die of it before it is executed, here because its template has failed."""
+    here, go = tmp_path / "here", tmp_path / "go"
+    waits = f"import os, time\nopen({str(here)!r}, 'w')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    script(f"{waits}raise SystemError", "fails.py")
+    program, words = script(LATE), ("--num_gpus", "4", "--preload", "fails", "--preempt_signal", "TERM@1000")
+    job = stage.start(*WORDS, *words, program, "/", env=clean_environ(PYTHONPATH=str(tmp_path)))
+    wait_for(here.exists, "the template")
+    job.send_signal(signal.SIGTERM)
+    assert job.stderr
+    while b"preempted" not in job.stderr.readline():
+        pass
+    go.touch()
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and out.count(b"saves") == 4, err
+    assert b"  4 ranks ended without being stopped: rank 0 after " in err
+
+
+@pytest.mark.slow
+def test_moments(stage, tmp_path):
+    """``python -m tests.cluster.preempted_moments`` has more of them."""
+    assert preempted_moments.here(stage, tmp_path, [f"moment{number}" for number in range(TIMES)]) == [""] * TIMES
 
 
 def test_the_end_of_the_allocation_announces_itself(stage, script, tmp_path):

@@ -188,10 +188,10 @@ class ClusterCrew(Crew):
             member.protocol.stop()
             member.send(messages.KillNow())
 
-    def signal_ranks(self, signum: int) -> None:
+    def signal_ranks(self, signum: int, *, later: bool = False) -> None:
         """Send a signal to every rank."""
         for member in self.members:
-            member.send(messages.SignalRanks(signum=int(signum)))
+            member.send(messages.SignalRanks(signum=int(signum), later=later))
 
     def take_stacks(self) -> int:
         """Have the stacks of all ranks taken."""

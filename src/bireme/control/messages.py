@@ -156,9 +156,10 @@ class KillNow(Message):
 
 
 class SignalRanks(Message):
-    """Send a signal to every rank's own process."""
+    """Send a signal to every rank's own process; ``later``: to one that does not expect it yet once it does."""
 
     signum: int
+    later: bool = False
 
 
 class TakeStacks(Message):

@@ -317,9 +317,13 @@ class NodePart:
         """Kill what is left now, without waiting for the grace time."""
         self._on("kill now")
 
-    def signal_ranks(self, signum: int) -> None:
-        """Send a signal to every rank's own process, not to its children, which may not handle it."""
-        self._tell("rank", int(signum), "*")
+    def signal_ranks(self, signum: int, *, later: bool = False) -> None:
+        """Send a signal to every rank's own process, not to its children, which may not handle it.
+
+        Args:
+            later: a rank that does not expect it yet gets it as soon as it does.
+        """
+        self._tell(*(("await", int(signum)) if later else ("rank", int(signum), "*")))
 
     def take_stacks(self) -> int:
         """Take the stacks of the ranks that are alive, and tell the observer, once; see `Crew.take_stacks`."""
@@ -373,8 +377,9 @@ class NodePart:
                 rank = self._plan.workers[int(args[0])].rank
                 reason = f"cannot start rank {rank} on {self._plan.host}: {os.strerror(int(args[1]))}"
                 self._observer.unfit(f"{reason} (check ulimit -u, and pids.max of the control group)")
-            elif word == "deaf":
-                self._deaf(int(args[0]), [self._plan.workers[int(index)].rank for index in args[1:]])
+            elif word in ("deaf", "later"):
+                ranks = [self._plan.workers[int(index)].rank for index in args[1:]]
+                self._deaf(int(args[0]), ranks, later=word == "later")
             elif word == "cold":
                 self._cold(" ".join(args))
             elif word == "unguarded":
@@ -397,12 +402,15 @@ class NodePart:
             elif word == "empty":
                 self._on("empty")
 
-    def _deaf(self, signum: int, ranks: list[int]) -> None:
+    def _deaf(self, signum: int, ranks: list[int], *, later: bool) -> None:
         from bireme.resources.pool import ranges
 
-        many = len(ranks) > 1
+        name, many = signal_name(signum), len(ranks) > 1
         text = f"{'ranks' if many else 'rank'} {ranges(ranks)} on {self._plan.host} {'do' if many else 'does'} not get"
-        self._observer.say("warning", f"{text} {signal_name(signum)}: without a handler it would kill them")
+        until = " before they handle it" if later and many else " before it handles it" if later else ""
+        self._observer.say(
+            "warning", f"{text} {name}{until}: without a handler {name} would kill {'them' if many else 'it'}"
+        )
 
     def _cold(self, reason: str) -> None:
         text = f"--preload: ranks on {self._plan.host} start without a template: {reason}"

@@ -199,6 +199,8 @@ class Guardian:
         self.ends = Ends()
         self.stray_signal = 0
         self.signalled: set[int] = set()
+        self.awaited = 0  # a signal for each worker as soon as it expects it
+        self.told: set[int] = set()  # who has got that
         self.held: set[int] = set()
         self.templates: list[Template] = []
         self.besides: tuple[int, Callable[[], object]] = (-1, lambda: None)  # a descriptor, and what reads it
@@ -259,7 +261,8 @@ class Guardian:
         self._hear_templates()  # one of an earlier job is ready, and has nothing to say
         while True:
             # While killing, check again regularly: a process adopted between fork and exec causes no signal.
-            ready = dict(poll.poll(100 if self.killing else None))
+            # Nor does a worker that installs a handler.
+            ready = dict(poll.poll(100 if self.killing or self._tell_awaited() else None))
             if self.wake_read in ready:
                 os.read(self.wake_read, 4096)
             if self.commands in ready and not self._obey():
@@ -428,6 +431,14 @@ class Guardian:
             most = usage.ru_maxrss * (1024 if kernel.LINUX else 1)
             write_line(self.events, "down", index, status, f"{time.monotonic():.6f}", most)
 
+    def _tell_awaited(self) -> list[int]:
+        """Send the awaited signal to those workers that expect it by now; the indexes of those that do not yet."""
+        for pid in [pid for pid in self.alive if self.awaited and pid not in self.told]:
+            if _survives(pid, self.awaited):
+                self.told.add(pid)
+                kernel.send(pid, self.awaited)
+        return [index for pid, index in self.alive.items() if self.awaited and pid not in self.told]
+
     def _signal_all(self, signum: int) -> None:
         spare = self.spare()
         for pid in kernel.descendants([os.getpid()]):
@@ -468,21 +479,25 @@ class Guardian:
                 deaf = []
                 for pid, index in list(self.alive.items()):
                     if wanted is None or index in wanted:
-                        if int(args[0]) in (signal.SIGUSR1, signal.SIGUSR2) and not kernel.expects(pid, int(args[0])):
-                            deaf.append(index)
-                        else:
+                        if _survives(pid, int(args[0])):
                             kernel.send(pid, int(args[0]))
+                        else:
+                            deaf.append(index)
                 if deaf:
                     write_line(self.events, "deaf", args[0], *deaf)
+            elif word == "await":
+                self.awaited = int(args[0])
+                if deaf := self._tell_awaited():
+                    write_line(self.events, "later", args[0], *deaf)
             elif word == "all":
                 self._signal_all(int(args[0]))
             elif word == "stray":
-                self.stray_signal = int(args[0])
+                self.stray_signal, self.awaited = int(args[0]), 0
                 self.let_go()
             elif word == "gone":
                 self.cleaned = True
             elif word == "kill":
-                self.killing = True
+                self.killing, self.awaited = True, 0
                 self.let_go()
                 self.held.clear()
             elif word == "fork" and int(args[0]) in self.held:
@@ -512,3 +527,12 @@ class Guardian:
             for pid in list(self.alive):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self.alive[pid]
+
+
+def _survives(pid: int, signum: int) -> bool:
+    """Whether a worker may get a signal: it does not die of it, unless that is what the signal is for."""
+    if signum not in (signal.SIGUSR1, signal.SIGUSR2):
+        return True
+    its, ours = kernel.stat_of(pid), kernel.stat_of(os.getpid())
+    is_executed = its is None or ours is None or its[0] != ours[0]  # until then all signals are blocked
+    return is_executed and kernel.expects(pid, signum)

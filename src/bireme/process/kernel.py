@@ -193,24 +193,34 @@ def send(pid: int, signum: int) -> None:
 
 def expects(pid: int, signum: int) -> bool:
     """Whether a process catches a signal, ignores it, or waits for it, so that it does not die of it."""
-    bit = 1 << signum - 1
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                status = dict(line.split(b":", 1) for line in file.read().splitlines())
-            if bit & (int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16)):
-                return True
-            if bit & int(status[b"SigBlk"], 16):
-                continue
-            if status[b"State"].strip()[:1] == b"R":
-                return False
-            with open(f"/proc/{pid}/task/{thread}/wchan") as file:  # who waits for a signal does not block it then
-                place = file.read().strip()
-            if "sigtimedwait" not in place and place not in ("", "0"):
-                return False
+        return all(
+            _is_safe(f"/proc/{pid}/task/{thread}", 1 << signum - 1) for thread in os.listdir(f"/proc/{pid}/task")
+        )
     except (OSError, KeyError, ValueError):
         return True  # nobody knows, as on other systems
-    return True
+
+
+_LOOKS = 8
+
+
+def _is_safe(thread: str, bit: int) -> bool:
+    for _ in range(_LOOKS):
+        try:
+            with open(f"{thread}/status", "rb") as file:
+                status = dict(line.split(b":", 1) for line in file.read().splitlines())
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # it has ended
+        if bit & (int(status[b"SigCgt"], 16) | int(status[b"SigIgn"], 16) | int(status[b"SigBlk"], 16)):
+            return True
+        if status[b"State"].strip()[:1] == b"R":
+            return False
+        with open(f"{thread}/wchan") as file:  # who waits for a signal does not block it then
+            place = file.read().strip()
+        if place not in ("", "0"):
+            return "sigtimedwait" in place
+        time.sleep(0.001)  # it runs by now
+    return True  # the kernel does not tell
 
 
 def kill_below(spare: Collection[int], seconds: float) -> list[int]:

@@ -43,8 +43,8 @@ class Crew(Protocol):
         """Kill what is left now, without waiting for the grace time."""
         return
 
-    def signal_ranks(self, signum: int) -> None:
-        """Send a signal to every rank."""
+    def signal_ranks(self, signum: int, *, later: bool = False) -> None:
+        """Send a signal to every rank; ``later``: to one that does not expect it yet, or is not up, once it does."""
         return
 
     def take_stacks(self) -> int:

@@ -101,7 +101,7 @@ class Preemption:
             session.crew.stop(signal.SIGTERM)
             return
         signum = session.spec.checkpoint_signum
-        session.crew.signal_ranks(signum)
+        session.crew.signal_ranks(signum, later=True)
         session.console.say("warning", f"preempted: {why}; the ranks get {signal_name(signum)} and time to save")
         if self._given[1]:
             self._left(self._given[1])
