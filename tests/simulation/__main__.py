@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.simulation import elastic, observed, run
+from tests.simulation import asking, elastic, observed, run
 from tests.simulation.mutations import MUTATIONS, by_name
 from tests.simulation.nodes import quiet_output
 
@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--elastic", action="store_true", help="simulate elastic jobs")
     parser.add_argument("--warm", action="store_true", help="simulate elastic jobs with --preload")
+    parser.add_argument("--asked", action="store_true", help="simulate jobs that are asked, signalled and preempted")
     parser.add_argument("--seed", type=int, nargs="+", default=[], help="the first seed (default: drawn), or several")
     parser.add_argument("--runs", type=int, default=0, help="how many runs (default: one with --seed, else 1000)")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if asked.mutation:
         mutation = by_name(asked.mutation)
         mutation.put_in()
-        asked.elastic = asked.elastic or mutation.elastic
+        asked.elastic, asked.asked = asked.elastic or mutation.elastic, asked.asked or mutation.asked
         asked.seed = asked.seed or [mutation.seed]
         asked.runs, asked.most = asked.runs or MOST_RUNS, 1
     seeds: Sequence[int] = asked.seed or [int.from_bytes(os.urandom(4), "big")]
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     out = os.fdopen(quiet_output(), "w", buffering=1)
     observed.observe()
     elastic.observe()
-    kind = elastic.WarmRun if asked.warm else elastic.ElasticRun if asked.elastic else run.Run
+    kinds = {asked.warm: elastic.WarmRun, asked.elastic: elastic.ElasticRun, asked.asked: asking.AskedRun}
+    kind: type[run.Run] = kinds.get(True, run.Run)
     begin = time.monotonic()
     steps = done = bad = 0
     outcomes: dict[str, int] = {}

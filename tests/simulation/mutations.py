@@ -24,12 +24,14 @@ class Mutation(Value):
         put_in: puts it into the program.
         seed: from which on the simulation finds it.
         elastic: whether it takes elastic jobs.
+        asked: whether it takes jobs that are asked.
     """
 
     name: str
     put_in: Callable[[], object]
     seed: int
     elastic: bool = False
+    asked: bool = False
 
 
 def _rewrite(where: str, old: str, new: str) -> Callable[[], object]:
@@ -54,8 +56,8 @@ def _rewrite(where: str, old: str, new: str) -> Callable[[], object]:
     return put_in
 
 
-def _rewritten(name: str, seed: int, where: str, old: str, new: str, elastic: bool = False) -> Mutation:
-    return Mutation(name, _rewrite(where, old, new), seed=seed, elastic=elastic)
+def _rewritten(name: str, seed: int, where: str, old: str, new: str, **kind: bool) -> Mutation:
+    return Mutation(name, _rewrite(where, old, new), seed=seed, **kind)
 
 
 def _without_row(state: str, event: str) -> Callable[[], object]:
@@ -158,6 +160,24 @@ MUTATIONS = (
         f"{_LOSS}._beat",
         '"connecting":\n            continue',
         '"connecting":\n            break',
+    ),
+    # Questions and preemptions.
+    _rewritten("asked-for-ever", 17, "bireme.runner.question:Question.put", "self._patience if", "1e9 if", asked=True),
+    _rewritten(
+        "told-twice",
+        5,
+        "bireme.runner.question:Question.end",
+        "self._waiting, []",
+        "self._waiting, self._waiting",
+        asked=True,
+    ),
+    _rewritten(
+        "preempted-for-ever",
+        283,
+        "bireme.runner.preemption:Preemption.begin",
+        "self._left(self._given[1])",
+        "pass",
+        asked=True,
     ),
     # Epochs.
     _rewritten(

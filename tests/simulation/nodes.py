@@ -16,7 +16,7 @@ from bireme.one_node.examination import Examination
 from bireme.one_node.machine import Machine
 from bireme.planning.environment import NodeFacts
 from bireme.process.worker import WorkerStart
-from bireme.result.rank_use import RankUse
+from bireme.result.rank_use import RankUses
 from bireme.result.stacks import RankStack
 from tests.simulation.descriptors import End, Pipe, SimulatedLoop, SimulatedProcess
 from tests.simulation.guardians import SimulatedGuardian, SimulatedHandle, Worker
@@ -593,8 +593,9 @@ class SimulatedTree:
         found = tuple(RankStack(rank=rank) for rank in ranks)
         return SimulatedTaker(loop.after(0.7 * len(ranks), lambda: on_end(found)))  # no draw: seeds stay what they are
 
-    def used(self, ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
-        return tuple(RankUse(rank=rank, state="asleep", cpu=0.0, rss=0) for rank in ranks)
+    def used(self, ranks: Mapping[int, int]) -> RankUses:
+        count = len(ranks)
+        return RankUses(ranks=tuple(ranks), states=("asleep",) * count, cpu=(0.0,) * count, rss=(0,) * count)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         return ()

@@ -28,7 +28,9 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "runs"), [((), "150"), (("--elastic",), "100"), (("--warm",), "100")], ids=["cluster", "elastic", "warm"]
+    ("kind", "runs"),
+    [((), "150"), (("--elastic",), "100"), (("--warm",), "100"), (("--asked",), "150")],
+    ids=["cluster", "elastic", "warm", "asked"],
 )
 def test_the_invariants_hold(kind: tuple[str, ...], runs: str) -> None:
     """Every rank ends, no two epochs live at once, the first failure is blamed, nobody is lost who answers."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bireme.resources.devices import Devices
     from bireme.resources.rendezvous_port import PortListener
     from bireme.result.outcome import RankEnd
-    from bireme.result.rank_use import RankUse
+    from bireme.result.rank_use import RankUses
     from bireme.result.stacks import RankStack
     from bireme.ship.fetch_sender import FetchSender
     from bireme.ship.taker import TreeTaker
@@ -445,7 +445,7 @@ class RemoteAgent:
         """Report what the ranks were doing."""
         self._channel.send(messages.Stacks(stacks=found))
 
-    def measured(self, uses: tuple[RankUse, ...]) -> None:
+    def measured(self, uses: RankUses) -> None:
         """Report what the ranks use."""
         self._channel.send(messages.Measured(uses=uses))
 

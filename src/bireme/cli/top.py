@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     Facts: TypeAlias = dict[str, Any]
-    """What a job answers: about itself, and ``each`` rank."""
+    """What a job answers: about itself, and of each rank, in columns; here also ``each`` rank."""
     Ask: TypeAlias = Callable[..., Facts]
 
-_PAUSE = 2.0
+_PAUSE = 1.0
 """Seconds between two samples."""
 _FIRST_PAUSE = 0.5
 _KEYS = "s stacks  l last lines  d drain the marked node  q quit"
@@ -27,6 +27,16 @@ _CELL = 22
 _SAME = 5.0
 _STALE = 60.0
 """Seconds without a line after which a cell stands out."""
+
+
+def measure(ask: Ask) -> Facts:
+    """Ask a job what its ranks use."""
+    facts = ask(do="top")
+    names, keys = facts["nodes"], tuple(facts["columns"])
+    facts["each"] = [dict(zip(keys, row, strict=True)) for row in zip(*facts["columns"].values(), strict=True)]
+    for each in facts["each"]:
+        each["node"], each["at"] = names[each["node"]], facts["at"]
+    return facts
 
 
 def slowest(facts: Facts) -> list[tuple[str, list[Facts]]]:
@@ -91,9 +101,9 @@ def lines(facts: Facts, before: dict[int, Facts], width: int) -> list[tuple[str,
 
 def once(ask: Ask, width: int) -> str:
     """A snapshot as text."""
-    first = ask(do="top")
+    first = measure(ask)
     time.sleep(_FIRST_PAUSE)
-    facts = ask(do="top")
+    facts = measure(ask)
     rows = lines(facts, {each["rank"]: each for each in first["each"]}, width)
     return "\n".join((head(facts), _COLUMNS, *(row[1] for row in rows), ""))
 
@@ -119,7 +129,7 @@ class Screen:
             pass  # a terminal without that
         pause = _FIRST_PAUSE
         while True:
-            facts = self._ask(do="top")
+            facts = measure(self._ask)
             self._before = {each["rank"]: each for each in self._facts.get("each", ())}
             self._facts = facts
             until = time.monotonic() + pause
@@ -159,8 +169,8 @@ class Screen:
             window.refresh()
             self._page(window, printable(self._ask(do="stacks")["said"]).splitlines())
         elif key == ord("l"):
-            said = sorted(self._facts["each"], key=lambda each: each["rank"])
-            self._page(window, [printable(f"{each['rank']}: {each['last']}") for each in said])
+            last = self._ask(do="lines")["last"]
+            self._page(window, [printable(f"{rank}: {last[rank]}") for rank in sorted(last, key=int)])
         elif key == ord("d"):
             node = slowest(self._facts)[self._marked][0]
             _put(window, 1, f"drain {node}: its ranks are stopped, the others go on? y/n", curses.A_BOLD)

@@ -164,8 +164,10 @@ class AgentProtocol:
         elif isinstance(message, messages.Over):
             self._admit_over(message)
         elif isinstance(message, (messages.Stacks, messages.Measured)):
-            told = message.stacks if isinstance(message, messages.Stacks) else message.uses
-            if not {each.rank for each in told} <= self._ranks:
+            told = (
+                [each.rank for each in message.stacks] if isinstance(message, messages.Stacks) else message.uses.ranks
+            )
+            if not self._ranks.issuperset(told):
                 raise ProtocolError(f"it sent {name} of ranks that it was not told to start")
 
     def _admit_stream(self, message: messages.Output | messages.Rested | messages.Eof) -> None:

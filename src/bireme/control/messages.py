@@ -16,7 +16,7 @@ from bireme.job import ACCELERATORS, JobSpec
 from bireme.planning.environment import NodeFacts
 from bireme.planning.start import NodePlan
 from bireme.result.outcome import RankEnd
-from bireme.result.rank_use import RankUse
+from bireme.result.rank_use import RankUses
 from bireme.result.stacks import RankStack
 from bireme.validate import ShapeError, build
 from bireme.value import Value
@@ -335,7 +335,12 @@ class Stacks(Message):
 class Measured(Message):
     """What your ranks use: the answer to `Measure`."""
 
-    uses: tuple[RankUse, ...]
+    uses: RankUses
+
+    def check(self) -> str:
+        """Each column tells of each rank."""
+        uses = self.uses
+        return "" if len(uses.ranks) == len(uses.states) == len(uses.cpu) == len(uses.rss) else "columns that differ"
 
 
 class NeedTool(Message):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
-    from bireme.result.rank_use import RankUse
+    from bireme.result.rank_use import RankUses
     from bireme.result.stacks import RankStack
 
     class Observer(Protocol):
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         def stacks(self, found: tuple[RankStack, ...]) -> None:
             """What the ranks were doing."""
 
-        def measured(self, uses: tuple[RankUse, ...]) -> None:
+        def measured(self, uses: RankUses) -> None:
             """What the ranks use."""
 
         def guardian_lost(self, pid: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bireme.one_node.stack_taker import StackTaker
     from bireme.process.guardian import Handle
     from bireme.process.worker import WorkerStart
-    from bireme.result.rank_use import RankUse
+    from bireme.result.rank_use import RankUses
     from bireme.result.stacks import RankStack
 
 
@@ -93,7 +93,7 @@ class ProcessTree:
 
         return stack_taker.StackTaker(loop, tool, ranks, environ, on_end)
 
-    def used(self, ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
+    def used(self, ranks: Mapping[int, int]) -> RankUses:
         """What ranks use now, given with their pids."""
         from bireme.one_node import stack_taker
 

@@ -9,7 +9,7 @@ from bireme import jsontext
 from bireme.errors import counted
 from bireme.one_node.flight_recorder import FlightRecorder
 from bireme.process import kernel
-from bireme.result.rank_use import RankUse
+from bireme.result.rank_use import RankUses
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
 
 TYPE_CHECKING = False
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SECONDS = 2.0
 """Seconds after which what is not known yet is left out."""
 
-_MOST_PROCESSES = 64
-"""Processes of a node that are asked at the same time: ranks, and those below them."""
+_AT_ONCE = 32
+"""Processes that are asked at the same time: of a thousand at once, none would answer in time."""
 _MOST_BYTES = 1 << 20
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>", "<sent>")
 _CALLS, _FILES = 4, 3
@@ -66,15 +66,18 @@ class StackTaker:
         self._before = {pid: _cpu(pid) for pid in ranks.values()}
         self._timer = loop.after(SECONDS, self._finish)
         self._recorder = FlightRecorder(loop, environ, ranks, self._maybe_finish)
-        left = _MOST_PROCESSES
         families = kernel.families(ranks.values())
-        for rank, pid in ranks.items():
-            for each in families[pid][: max(1, left)]:
-                left -= 1
-                self._ask(tool, rank, each)
+        below = [(rank, each) for rank, pid in ranks.items() for each in families[pid][1:]]
+        self._todo = [*ranks.items(), *below]  # the ranks first
+        self._tool = tool
+        self._ask_more()
         if not self._running and self._recorder.ended:
             self._timer.cancel()
             self._timer = loop.after(0, self._finish)
+
+    def _ask_more(self) -> None:
+        while self._todo and len(self._running) < _AT_ONCE:
+            self._ask(self._tool, *self._todo.pop(0))
 
     def _ask(self, tool: str, rank: int, pid: int) -> None:
         from subprocess import DEVNULL, PIPE, Popen
@@ -110,6 +113,7 @@ class StackTaker:
         self._leave(fd)
         found = _stacks(bytes(said), rank, pid == self._main[rank], pid)
         self._found += found
+        self._ask_more()
         self._maybe_finish()
 
     def _maybe_finish(self) -> None:
@@ -126,7 +130,7 @@ class StackTaker:
 
     def _finish(self) -> None:
         """Tell what was found, with the state of each rank."""
-        silent = {rank for _, rank, _, _ in self._running.values()}
+        silent = {rank for _, rank, _, _ in self._running.values()} | {rank for rank, _ in self._todo}
         self.close()
         nccl = self._recorder.nccl
         told = {each.rank for each in self._found if not each.thread}
@@ -156,22 +160,18 @@ class StackTaker:
 _NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 
 
-def used(ranks: Mapping[int, int]) -> tuple[RankUse, ...]:
+def used(ranks: Mapping[int, int]) -> RankUses:
     """What each of these ranks, given with its pid, uses now."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    found, families = [], kernel.families(ranks.values())
-    for rank, pid in ranks.items():
-        family, memory = families[pid], 0
-        for each in family:
-            try:
-                with open(f"/proc/{each}/statm") as file:
-                    memory += int(file.read().split()[1]) * page
-            except OSError:
-                pass  # it has ended meanwhile
-        stat = kernel.stat_of(pid)
-        state = "ended" if stat is None else _STATES.get(stat[1], stat[1])
-        found.append(RankUse(rank=rank, state=state, cpu=sum(_cpu(each)[0] for each in family), rss=memory))
-    return tuple(found)
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    known = kernel.stats()
+    families = kernel.families(ranks.values(), known)
+    below = [[known[each] for each in families[pid] if each in known] for pid in ranks.values()]
+    return RankUses(
+        ranks=tuple(ranks),
+        states=tuple(_STATES.get(known[pid][1], known[pid][1]) if pid in known else "ended" for pid in ranks.values()),
+        cpu=tuple(sum(stat[3] for stat in family) / tick for family in below),
+        rss=tuple(sum(stat[4] for stat in family) * page for family in below),
+    )
 
 
 def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:

@@ -18,6 +18,10 @@ from bireme.errors import UnfitError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from typing import TypeAlias
+
+    Stat: TypeAlias = tuple[str, str, int, int, int]
+    """A process: name, state, parent's pid, processor time in ticks of the clock, resident memory in pages."""
 
 LINUX = sys.platform.startswith("linux")
 
@@ -82,8 +86,8 @@ def name_process(name: str) -> None:
         _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def stat_of(pid: int) -> tuple[str, str, int] | None:
-    """(name, state, parent's pid) of a process from ``/proc/PID/stat``, or ``None`` when it is gone."""
+def stat_of(pid: int) -> Stat | None:
+    """What ``/proc/PID/stat`` says of a process, or ``None`` when it is gone."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -96,8 +100,9 @@ def stat_of(pid: int) -> tuple[str, str, int] | None:
         os.close(fd)
     # the name may hold blanks and parentheses: the fields begin after the last one
     head, _, fields = text.rpartition(b")")
-    state, ppid = fields.split(None, 2)[:2]
-    return head.partition(b"(")[2].decode(errors="replace"), state.decode(), int(ppid)
+    state, ppid, *words = fields.split(None, 22)
+    ticks, pages = int(words[9]) + int(words[10]), int(words[19])
+    return head.partition(b"(")[2].decode(errors="replace"), state.decode(), int(ppid), ticks, pages
 
 
 def children() -> list[int]:
@@ -107,7 +112,7 @@ def children() -> list[int]:
         with open(f"/proc/{me}/task/{me}/children") as file:
             return [int(pid) for pid in file.read().split()]
     except OSError:
-        return [pid for pid, parent in _parents().items() if parent == me]
+        return [pid for pid, stat in stats().items() if stat[2] == me]
 
 
 def descendants(roots: Collection[int]) -> list[int]:
@@ -115,9 +120,13 @@ def descendants(roots: Collection[int]) -> list[int]:
     return _beneath(_children(), roots)
 
 
-def families(roots: Collection[int]) -> dict[int, list[int]]:
-    """Each of ``roots`` with every live process below it, itself first; the processes are read once for all."""
-    children = _children()
+def families(roots: Collection[int], known: Mapping[int, Stat] | None = None) -> dict[int, list[int]]:
+    """Each of ``roots`` with every live process below it, itself first; the processes are read once for all.
+
+    Args:
+        known: what `stats` has said; None: read them.
+    """
+    children = _children(known)
     return {root: [root, *_beneath(children, [root])] for root in roots}
 
 
@@ -131,21 +140,21 @@ def _beneath(children: Mapping[int, Sequence[int]], roots: Collection[int]) -> l
     return found
 
 
-def _children() -> dict[int, list[int]]:
+def _children(known: Mapping[int, Stat] | None = None) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
+    for pid, stat in (stats() if known is None else known).items():
+        children.setdefault(stat[2], []).append(pid)
     return children
 
 
-def _parents() -> dict[int, int]:
-    """The parent's pid of every process that is not a zombie, by pid."""
+def stats() -> dict[int, Stat]:
+    """Every process that is not a zombie, by pid."""
     table = {}
     for name in os.listdir("/proc") if LINUX else ():
         if name.isdigit():
             stat = stat_of(int(name))
             if stat is not None and stat[1] != "Z":
-                table[int(name)] = stat[2]
+                table[int(name)] = stat
     return table
 
 

@@ -1,20 +1,20 @@
-"""What a rank uses of its node (``bireme top``)."""
+"""What ranks use of their nodes (``bireme top``)."""
 
 from __future__ import annotations
 
 from bireme.value import Value
 
 
-class RankUse(Value):
-    """What a rank and what is below it use.
+class RankUses(Value):
+    """What ranks and what is below them use, in columns: to take a thousand values apart takes milliseconds.
 
     Attributes:
-        state: such as ``running``.
+        states: such as ``running``.
         cpu: seconds of processor time so far.
         rss: bytes of memory now.
     """
 
-    rank: int
-    state: str
-    cpu: float
-    rss: int
+    ranks: tuple[int, ...]
+    states: tuple[str, ...]
+    cpu: tuple[float, ...]
+    rss: tuple[int, ...]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from bireme.job import JobSpec
     from bireme.logs.console import Console
-    from bireme.result.rank_use import RankUse
     from bireme.result.stacks import RankStack
     from bireme.result.verdict import Verdict
     from bireme.runner.control_socket import Client
@@ -41,11 +40,14 @@ if TYPE_CHECKING:
         def last_line(self) -> str:
             """What a rank has written last."""
 
-        def measure(self, then: Callable[[dict[int, RankUse]], object]) -> None:
-            """Find out what the ranks use."""
+        def measure(self, then: Callable[[dict[int, tuple[str, float, int]]], object]) -> None:
+            """Find out what the ranks use: state, seconds of processor time, bytes."""
 
-        def last_words(self, rank: int) -> tuple[float, str]:
-            """How many seconds ago a rank has written, and its last line."""
+        def silence(self, rank: int) -> float:
+            """How many seconds ago a rank has written."""
+
+        def last_words(self, rank: int) -> str:
+            """The last line that a rank has written."""
 
         def where(self) -> tuple[dict[int, str], str]:
             """The node of each rank, and their folder."""
@@ -89,6 +91,8 @@ class JobRequests:
         if what == "top":
             session.measure(lambda uses: self._tell_uses(uses, client))
             return None
+        if what == "lines":
+            return {"said": "", "last": {str(rank): session.last_words(rank) for rank in session.where()[0]}}
         if what == "attach":
             if not self._watchers:
                 session.console.follow(self._pass_on)
@@ -117,14 +121,18 @@ class JobRequests:
             "events": session.spec.events and os.path.abspath(session.spec.events),
         }
 
-    def _tell_uses(self, uses: dict[int, RankUse], client: Client) -> None:
-        each: list[dict[str, Any]] = []
-        for rank, node in self._session.where()[0].items():
-            (age, last), use = self._session.last_words(rank), uses.get(rank)
-            words = {"rank": rank, "node": node, "age": round(age, 1), "last": last, "at": round(time.monotonic(), 3)}
-            known = {"state": None} if use is None else use.as_dict()
-            each.append({**words, **known})
-        client.answer({"said": "", **self._facts(), "each": each})
+    def _tell_uses(self, uses: dict[int, tuple[str, float, int]], client: Client) -> None:
+        """Answer in columns, with a number for each node: all of it again for each rank would take milliseconds."""
+        session, facts = self._session, self._facts()
+        hosts, number_of = session.where()[0], {name: number for number, name in enumerate(facts["nodes"])}
+        used = [uses.get(rank, (None, 0.0, 0)) for rank in hosts]
+        columns = {
+            "rank": list(hosts),
+            "node": [number_of[node] for node in hosts.values()],
+            "age": [round(session.silence(rank), 1) for rank in hosts],
+            **{name: [each[place] for each in used] for place, name in enumerate(("state", "cpu", "rss"))},
+        }
+        client.answer({"said": "", **facts, "at": round(time.monotonic(), 3), "columns": columns})
 
     def _tell_stacks(self, found: dict[tuple[int, str], RankStack], client: Client) -> None:
         from bireme.result.stacks import merged

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
     from bireme.result.outcome import Cause, Outcome, RankEnd
-    from bireme.result.rank_use import RankUse
+    from bireme.result.rank_use import RankUses
     from bireme.result.stacks import RankStack
     from bireme.runner.control_socket import Client, ControlSocket
     from bireme.runner.crew import Crew
@@ -248,7 +248,7 @@ class Session:
         if not self._tails:
             return ""
         rank = next(reversed(self._tails))
-        return f"[{rank}] {self.last_words(rank)[1]}"
+        return f"[{rank}] {self.last_words(rank)}"
 
     def planned(self, plan: StartPlan) -> JobOutput:
         """Note which ranks will run, and prepare for their output."""
@@ -331,20 +331,23 @@ class Session:
         stacks, _ = self._question()
         stacks.answered({(each.rank, each.thread): each for each in found})
 
-    def measure(self, then: Callable[[dict[int, RankUse]], object]) -> None:
+    def measure(self, then: Callable[[dict[int, tuple[str, float, int]]], object]) -> None:
         """Find out what the ranks use, before ``then``; that comes after `_MEASURE` at the latest."""
         _, uses = self._question()
         uses.put(then)
 
-    def measured(self, told: tuple[RankUse, ...]) -> None:
+    def measured(self, told: RankUses) -> None:
         """Note what ranks of a node use."""
         _, uses = self._question()
-        uses.answered({each.rank: each for each in told})
+        uses.answered(dict(zip(told.ranks, zip(told.states, told.cpu, told.rss, strict=True), strict=True)))
 
-    def last_words(self, rank: int) -> tuple[float, str]:
-        """How many seconds ago a rank has written, since the start of the job at most, and its last line."""
-        line = self._tails.get(rank, b"").rstrip().rpartition(b"\n")[2].decode(errors="replace")[-_LAST_LINE:]
-        return self.loop.now() - self._spoke.get(rank, self._begin), line
+    def silence(self, rank: int) -> float:
+        """How many seconds ago a rank has written, since the start of the job at most."""
+        return self.loop.now() - self._spoke.get(rank, self._begin)
+
+    def last_words(self, rank: int) -> str:
+        """The last line that a rank has written."""
+        return self._tails.get(rank, b"").rstrip().rpartition(b"\n")[2].decode(errors="replace")[-_LAST_LINE:]
 
     def _watch_hangs(self) -> None:
         """Check from time to time whether the job hangs."""

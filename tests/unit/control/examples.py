@@ -42,7 +42,7 @@ from bireme.control.messages import (
 from bireme.job import JobSpec, Program
 from bireme.planning.start import NodePlan, WorkerPlan
 from bireme.result.outcome import RankEnd
-from bireme.result.rank_use import RankUse
+from bireme.result.rank_use import RankUses
 from bireme.result.stacks import Frame, RankStack
 
 SPEC = JobSpec(program=Program(target="train.py", args=("--lr", "0.1")), time_limit=3.5, wrap_ranks=(0, 2))
@@ -113,7 +113,7 @@ FROM_AGENT: tuple[Message, ...] = (
     Rested(rank=0, number=1),
     Eof(rank=1, number=2),
     Stacks(stacks=(RankStack(rank=1, state="asleep", frames=(Frame(function="step", file="a.py", line=3),)),)),
-    Measured(uses=(RankUse(rank=1, state="asleep", cpu=1.5, rss=4096),)),
+    Measured(uses=RankUses(ranks=(1,), states=("asleep",), cpu=(1.5,), rss=(4096,))),
     NeedTool(machine="x86_64"),
     Say(level="warning", text="disk full"),
     Unfit(problems=("cannot fork",)),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from bireme.one_node.stack_taker import _stacks
+from bireme.loop import Loop
+from bireme.one_node.stack_taker import StackTaker, _stacks
+from bireme.result.stacks import RankStack
 
 
 def thread(name: str | None, number: int | None, *functions: str) -> dict[str, object]:
@@ -39,7 +42,7 @@ from bireme.one_node.stack_taker import used
 listed = []
 sys.addaudithook(lambda event, args: listed.append(args) if event == "os.listdir" and args == ("/proc",) else None)
 ranks = {rank: subprocess.Popen(["sh", "-c", "read line"], stdin=-1) for rank in range(3)}
-print(len(used({rank: each.pid for rank, each in ranks.items()})), len(listed))
+print(len(used({rank: each.pid for rank, each in ranks.items()}).ranks), len(listed))
 for each in ranks.values():
     each.communicate()
 """
@@ -48,3 +51,39 @@ for each in ranks.values():
 def test_the_processes_are_read_once_for_all_ranks() -> None:
     """Once for each rank takes longer than a command waits, where a node has many."""
     assert subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True).stdout == "3 1\n"
+
+
+TOOL = """#!/bin/sh
+echo + >>"{log}"
+sleep 0.05
+echo - >>"{log}"
+echo '[]'
+"""
+MANY = 100
+
+
+def test_not_all_processes_are_asked_at_once(tmp_path: Path) -> None:
+    """A node with a thousand ranks would start a thousand processes, and none would answer in time."""
+    log, tool = tmp_path / "log", tmp_path / "py-spy"
+    tool.write_text(TOOL.format(log=log))
+    tool.chmod(0o755)
+    ranks = [subprocess.Popen(["sleep", "1000"]) for _ in range(MANY)]
+    loop = Loop()
+    found: list[RankStack] = []
+
+    def end(stacks: tuple[RankStack, ...]) -> None:
+        found.extend(stacks)
+        loop.stop()
+
+    taker = StackTaker(loop, str(tool), {rank: each.pid for rank, each in enumerate(ranks)}, {}, end)
+    loop.run()
+    taker.close()
+    for each in ranks:
+        each.kill()
+        each.wait()
+    run = peak = 0
+    for sign in log.read_text().split():
+        run += 1 if sign == "+" else -1
+        peak = max(peak, run)
+    assert 8 <= peak <= 32
+    assert [each.rank for each in found] == [*range(MANY)]

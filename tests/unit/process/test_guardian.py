@@ -138,7 +138,7 @@ program = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.001)"
 worker = WorkerStart((sys.executable, "-c", program), dict(os.environ), os.getcwd(), null, null, null)
 handle = guardian.start([worker], at_loss=lambda: open("lost", "w"))
 (pid,) = [int(event[2]) for event in handle.read() if event[0] == "up"]
-_, _, ours = kernel.stat_of(pid)
+_, _, ours, *_ = kernel.stat_of(pid)
 os.kill(ours, signal.SIGSTOP)
 open("go", "w")
 while kernel.stat_of(pid)[1] != "Z":
