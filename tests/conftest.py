@@ -268,10 +268,15 @@ class Stage:
         assert not left, f"left running: {left}"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _subreaper() -> None:
+def become_subreaper() -> None:
+    """Adopt what processes below this one leave behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _subreaper() -> None:
+    become_subreaper()
 
 
 @pytest.fixture

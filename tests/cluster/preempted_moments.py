@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.cluster.jobs import Jobs
 from tests.cluster.planted_hangs import cluster
-from tests.conftest import Stage, bireme
+from tests.conftest import Stage, become_subreaper, bireme
 
 TRAINS = """
 import os, random, signal, sys, time
@@ -127,6 +127,7 @@ def main(words: Sequence[str] | None = None) -> int:
     seeds = [f"{options.seed}{number}" for number in range(options.times)]
     with tempfile.TemporaryDirectory() as base:
         if options.over == "here":
+            become_subreaper()
             stage = Stage()
             wrong = here(stage, Path(base), seeds)
             stage.end()

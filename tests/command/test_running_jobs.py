@@ -15,7 +15,8 @@ import pytest
 from bireme.loop import Loop
 from bireme.runner import detached as detached_jobs
 from bireme.runner.event_log import EventLog
-from tests.conftest import Stage, as_nobody, bireme, clean_environ, read_lines, wait_for, wait_until_listed
+from tests.command import many_jobs
+from tests.conftest import TIMES, Stage, as_nobody, bireme, clean_environ, read_lines, wait_for, wait_until_listed
 from tests.kit import needs
 
 LONG = """
@@ -148,11 +149,19 @@ def test_others_neither_see_nor_stop_a_job(job: subprocess.Popen[bytes]) -> None
     nobody, pid = as_nobody(), str(job.pid)
     done = subprocess.run([*nobody, *bireme("ps")], capture_output=True, text=True, check=True, cwd="/")
     assert pid not in done.stdout
-    for words in (("stop", pid), ("signal", pid, "TERM"), ("attach", pid), ("stacks", pid), ("top", "--once", pid)):
+    asked = [("stop", pid), ("signal", pid, "TERM"), ("attach", pid), ("stacks", pid), ("top", "--once", pid)]
+    for words in (*asked, ("preempt", pid), ("drain", "node1", pid)):
         done = subprocess.run([*nobody, *bireme(*words)], capture_output=True, text=True, check=False, cwd="/")
         assert (done.returncode, done.stdout) == (2, ""), done
-        assert done.stderr.startswith(f"bireme: no job of yours with id {pid} runs on this machine\n")
+        what = f"elastic job of yours with pid {pid}" if words[0] == "drain" else f"job of yours with id {pid}"
+        assert done.stderr.startswith(f"bireme: no {what} runs on this machine\n")
     assert job.poll() is None
+
+
+@pytest.mark.slow
+def test_many_jobs_and_commands_that_are_killed(stage: Stage, tmp_path: Path) -> None:
+    """``python -m tests.command.many_jobs`` has more of them."""
+    assert many_jobs.play(stage, tmp_path, jobs=6, kills=3 * TIMES, seed="few", some=1) == []
 
 
 def test_events(stage: Stage, script, tmp_path: Path) -> None:
