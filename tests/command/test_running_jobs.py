@@ -153,8 +153,10 @@ def test_others_neither_see_nor_stop_a_job(job: subprocess.Popen[bytes]) -> None
     for words in (*asked, ("preempt", pid), ("drain", "node1", pid)):
         done = subprocess.run([*nobody, *bireme(*words)], capture_output=True, text=True, check=False, cwd="/")
         assert (done.returncode, done.stdout) == (2, ""), done
-        what = f"elastic job of yours with pid {pid}" if words[0] == "drain" else f"job of yours with id {pid}"
-        assert done.stderr.startswith(f"bireme: no {what} runs on this machine\n")
+        what = (
+            f"JOB: no elastic job of yours with pid {pid}" if words[0] == "drain" else f"no job of yours with id {pid}"
+        )
+        assert done.stderr.startswith(f"bireme: {what} runs on this machine\n")
     assert job.poll() is None
 
 
