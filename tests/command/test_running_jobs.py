@@ -63,6 +63,19 @@ def test_a_job_is_listed_until_it_ends(stage: Stage, job: subprocess.Popen[bytes
     assert not known(job.pid)
 
 
+def test_a_job_that_is_suspended(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+    """It does not answer, and nobody waits for that."""
+    job.send_signal(signal.SIGTSTP)
+    wait_for(lambda: Path(f"/proc/{job.pid}/stat").read_text().split(") ")[1][0] == "T", "it is suspended")
+    mine = listed()[job.pid]
+    assert mine["state"] == "suspended" and str(mine["command"]).endswith("program.py")
+    assert "suspended" in stage.run("ps", code=0).stdout
+    said = stage.run("stop", str(job.pid), code=75).stderr
+    assert said.startswith("bireme: the job does not answer: it is suspended; fg in its terminal lets it go on")
+    job.send_signal(signal.SIGCONT)
+    stage.run("stop", str(job.pid), code=0)
+
+
 @pytest.mark.parametrize(("words", "said", "code"), [((), "stopping", 143), (("--now",), "killing", 130)])
 def test_a_job_is_stopped(
     stage: Stage, job: subprocess.Popen[bytes], words: tuple[str, ...], said: str, code: int

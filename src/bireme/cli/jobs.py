@@ -232,12 +232,40 @@ def _all() -> list[dict[str, Any]]:
     for pid in job_client.jobs():
         try:
             answer = job_client.ask(pid, do="look")
+        except TimeoutError:
+            answer = _seen(pid)
         except (OSError, ValueError):
-            continue  # it is about to end, or is suspended
+            continue  # it is about to end
         if "id" in answer:
             answer.pop("said", None)
             found.append(answer)
     return sorted(found, key=lambda job: job["started"])
+
+
+def _seen(pid: int) -> dict[str, Any]:
+    """What can be seen of a job that does not answer; {}: it has ended."""
+    from bireme.planning.masking import masked_words
+
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file, open(f"/proc/{pid}/stat") as stat, open("/proc/uptime") as up:
+            words = os.fsdecode(file.read()).split("\0")[:-1]
+            state, *fields = stat.read().rpartition(")")[2].split()
+            age = float(up.read().split()[0]) - int(fields[18]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return {}
+    return {
+        "id": pid,
+        "name": "",
+        "command": " ".join(masked_words(words)),
+        "nodes": [],
+        "ranks": 0,
+        "seconds": round(age, 1),
+        "started": round(time.time() - age),
+        "state": "suspended" if state == "T" else "silent",
+        "last": "",
+        "log": "",
+        "events": "",
+    }
 
 
 def _pid_of(job: str) -> int:

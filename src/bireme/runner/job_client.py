@@ -12,6 +12,7 @@ import socket
 import time
 
 from bireme import jsontext
+from bireme.process import kernel
 from bireme.resources.ownership import peer_of
 
 TYPE_CHECKING = False
@@ -33,10 +34,14 @@ def ask(pid: int, **request: object) -> dict[str, Any]:
 
     Raises:
         ConnectionRefusedError: this user has no elastic job with this pid; root may ask the jobs of others.
-        OSError: it does not answer.
+        TimeoutError: it does not answer in time, or is suspended.
+        OSError: it ends.
         ValueError: its answer is not valid.
     """
     with connect(pid) as client:
+        found = kernel.stat_of(peer_of(client)[0])
+        if found is not None and found[1] == "T":
+            raise TimeoutError(f"it is suspended; fg in its terminal lets it go on, or kill -CONT {pid}")
         client.settimeout(_PATIENCE)
         client.send(jsontext.dumps(request).encode())
         said = b"".join(iter(lambda: client.recv(_PACKET), b""))
