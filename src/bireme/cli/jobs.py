@@ -97,10 +97,12 @@ def _logs(parsed: Parsed) -> int:
 
 
 def _write(line: bytes, rank: int | None) -> None:
-    """Show a line, if it is one of this rank: it is labelled ``[host:rank]``."""
+    """Show a line, if it is one of this rank: it is labelled ``[host:rank]``, ``[host:rank+]`` or ``[host:0-3,7]``."""
     if rank is not None:
         label = line.partition(b"]")[0]
-        if not label.startswith(b"[") or label.rpartition(b":")[2] != str(rank).encode():
+        ranks = label.rpartition(b":")[2].removesuffix(b"+").split(b",") if label.startswith(b"[") else ()
+        pairs = [(low, high or low) for low, _, high in (each.partition(b"-") for each in ranks)]
+        if not any(low.isdigit() and high.isdigit() and int(low) <= rank <= int(high) for low, high in pairs):
             return
     os.write(1, line)
 
