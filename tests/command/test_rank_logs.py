@@ -109,6 +109,26 @@ def test_a_detached_job_goes_on_when_the_disk_of_its_log_is_full(stage, small_di
     assert 0 < log.stat().st_size <= 64 << 10
 
 
+def test_the_log_of_a_detached_job_goes_on_once_there_is_room(stage, small_disk, tmp_path_factory, tmp_path):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    events, go, program = elsewhere / "events", elsewhere / "go", elsewhere / "program.py"
+    begins = "import os, sys, time\nprint('x' * 60000, flush=True)\n"
+    goes_on = "while not os.path.exists(sys.argv[1]): print('more', flush=True); time.sleep(0.1)\n"
+    program.write_text(begins + goes_on)
+    (small_disk / "filler").write_bytes(b"x" * 32_000)
+    inside = [needs.program("nsenter"), "-t", small_disk.parts[2], "-U", "-m", "--preserve-credentials"]
+    words = bireme("run", "--detach", "--num_gpus", "1", "--events", str(events), str(program), str(go))
+    stage.run_argv([*inside, *words], env=clean_environ(XDG_STATE_HOME=str(tmp_path / "state")), code=0)
+    wait_for(lambda: '"output lost"' in events.read_text(), "the full disk")
+    (small_disk / "filler").unlink()
+    (log,) = (small_disk / "state" / "bireme").glob("*.log")
+    wait_for(lambda: b"more\nmore\n" in log.read_bytes(), "the rest of the log")
+    go.touch()
+    wait_for(lambda: '"finished"' in events.read_text(), "the end")
+    said = "\nbireme: output is missing here: No space left on device\nmore\n"
+    assert said in log.read_text() and events.read_text().count("output lost") == 1
+
+
 def test_a_disk_that_is_full_from_the_start(stage, small_disk):
     with pytest.raises(OSError):
         (small_disk / "filler").write_bytes(b"x" * 100_000)

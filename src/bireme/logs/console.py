@@ -173,6 +173,13 @@ class Console:
             if region.drawn:
                 sink.write(region.erase() + region.draw())
 
+    def try_again(self, text: str) -> None:
+        """Write again after an error, with a message on a line of its own where output is missing."""
+        for sink in set(self._sinks.values()):
+            sink.is_broken = False
+            self._open[sink] = self  # the last line may have been cut
+        self.say("warning", text)
+
     def leave_rows(self) -> None:
         """Move below the live rows, before another program writes to the terminal."""
         for sink, region in self._regions.items():
@@ -308,7 +315,8 @@ class Sink:
         self.full = False
         """Whether the ranks must wait until some of it is written."""
         self._on_room = on_room
-        self._broken = False
+        self.is_broken = False
+        """Whether nothing can be written any more."""
         self.on_drained: Callable[[], None] = lambda: None
         self.followers: list[Callable[[bytes], object]] = []
         self.terminal = os.isatty(fd)
@@ -322,13 +330,13 @@ class Sink:
         """Write, or keep for later."""
         for follower in self.followers if data else ():
             follower(data)
-        if self._broken or not data:
+        if self.is_broken or not data:
             return
         if self._waiting:
             self._keep(data)
             return
         written = 0 if self._limit else self._try(data)
-        if written < len(data) and not self._broken:
+        if written < len(data) and not self.is_broken:
             self._keep(data[written:])
             self._loop.watch_write(self._fd, self.write_more)
 
@@ -354,7 +362,7 @@ class Sink:
     def write_more(self) -> None:
         """Write what is waiting, now that a write will not block."""
         written = self._try(self._waiting)
-        if self._broken:
+        if self.is_broken:
             return
         del self._waiting[:written]
         if not self._waiting:
@@ -369,7 +377,7 @@ class Sink:
             self._on_room()
 
     def _fail(self, error: OSError) -> None:
-        self._broken = True
+        self.is_broken = True
         self._waiting.clear()
         self._loop.unwatch_write(self._fd)
         self._on_error(error)
@@ -381,7 +389,7 @@ class Sink:
         self._loop.unwatch_write(self._fd)
         if self._own:
             os.close(self._fd)
-        self._broken = True
+        self.is_broken = True
 
 
 def is_gone(error: OSError) -> bool:

@@ -58,6 +58,9 @@ _MEASURE = 1.0
 _HANG_TICK = 1.0
 """Seconds between two checks whether the job hangs (`bireme.runner.quiet_time.TICK`)."""
 
+_TRY_AGAIN = 1.0
+"""Seconds until a log that could not be written is tried again."""
+
 _LAST_ONES = 60.0
 """Seconds after the first rank's success within which the others are expected to end."""
 
@@ -140,7 +143,7 @@ class Session:
     def __init__(self, spec: JobSpec, notes: Iterable[tuple[str, str]], loop: Loop) -> None:
         self.spec, self._notes = spec, notes
         self._crew: Crew | None = None
-        self._gone = self._settled = False
+        self._gone = self._settled = self._lost = False
         self._mask: set[int] | None = None
         # Some daemons ignore SIGCHLD. Then the kernel reaps our children before we learn how they ended.
         self._ignored_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -461,7 +464,12 @@ class Session:
         self.trouble("reader gone", "", self.loop.now())
 
     def _output_lost(self, reason: str) -> None:
-        self.note("output lost", reason=reason)
+        """Note that output is lost; the log of a detached job is written again once there is room."""
+        if not self._lost:
+            self.note("output lost", reason=reason)
+        self._lost = True
+        if (detached := sys.modules.get("bireme.runner.detached")) and detached.log_path():
+            self.loop.after(_TRY_AGAIN, lambda: self.console.try_again(f"output is missing here: {reason}"))
 
     # -- the end ---------------------------------------------------------------------------------
 
