@@ -20,7 +20,7 @@ from bireme.control.messages import FROM_AGENT, TO_AGENT
 from bireme.errors import BadInputError
 from bireme.job import ACCELERATORS, LAUNCHERS, JobSpec, Program
 from bireme.options.table import OF_JOBS, OPTIONS, select
-from bireme.planning.environment import JobFacts, NodeFacts, recording_environment
+from bireme.planning.environment import STEPS, JobFacts, NodeFacts, recording_environment
 from bireme.planning.exports import NAMES, PREFIXES
 from bireme.planning.start import start_plan
 from bireme.process.stop_ladder import TABLE
@@ -99,7 +99,7 @@ def names_that_a_plan_sets() -> set[str]:
 
 def test_environment():
     described = {name for first, *_ in rows(page("environment.md")) for name in code_words(first)}
-    assert described == {*names_that_a_plan_sets(), *recording_environment("/tmp"), *INTERFACE_VARIABLES}
+    assert described == {*names_that_a_plan_sets(), *recording_environment("/tmp"), STEPS, *INTERFACE_VARIABLES}
 
 
 def test_accelerators():

@@ -10,6 +10,7 @@ from bireme.signal_numbers import SIGINT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from bireme.job import JobSpec
     from bireme.planning.start import StartPlan
@@ -21,6 +22,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     on_restart: Callable[[Outcome, JobSpec], object] = lambda *_: None,
     on_change: Callable[[Outcome, str], object] = lambda *_: None,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> Outcome:
     """Run a job and wait for its end; the ranks write to stdout and stderr of this process.
 
@@ -32,6 +34,7 @@ def run(
         environ: the environment that the ranks inherit; by default that of this process.
         on_restart: called before each restart, with the outcome of the last attempt and the job that is started next.
         on_change: called between two epochs of an elastic job, with the outcome of the old and the reason for the new.
+        on_event: called with each event of the job, as ``docs/jobs.md`` lists them. The job waits meanwhile.
 
     Returns:
         The outcome of the last attempt. A job that fails raises no exception.
@@ -48,11 +51,18 @@ def run(
         )
     from bireme.options import python_interface
 
+    if on_event is not None:
+        from bireme.runner import event_log
+
+        event_log.listener = on_event
     try:
         python_interface.check(spec)
         outcome = placement.launch(spec, environ, on_restart, on_change)
     except BadInputError as error:
         raise python_interface.in_python(error) from None
+    finally:
+        if on_event is not None:
+            event_log.listener = None
     if outcome.interrupted == SIGINT:
         raise KeyboardInterrupt
     return outcome

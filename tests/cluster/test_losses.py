@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -23,9 +24,9 @@ SCENE = PROGRAMS / "scene.py"
 HEARTBEAT = 5.0
 
 
-def start(jobs: Jobs, part: str = "grandchild") -> subprocess.Popen[bytes]:
+def start(jobs: Jobs, *words: object, part: str = "grandchild") -> subprocess.Popen[bytes]:
     """Six ranks that wait, each with a grandchild in a session of its own."""
-    process = jobs.start("--heartbeat", HEARTBEAT, "--grace", "0.5", SCENE, part, "go")
+    process = jobs.start("--heartbeat", HEARTBEAT, "--grace", "0.5", *words, SCENE, part, "go")
     read_lines(process, 6, "ready")
     return process
 
@@ -83,6 +84,15 @@ def test_engine_is_killed(jobs: Jobs, backend: str) -> None:
     os.kill(engine_of(jobs), signal.SIGKILL)
     text = end(jobs, process, 75)
     assert ("agent lost on node2" if backend in ("ssh", "exec") else "agent lost on node") in text
+
+
+def test_a_lost_node_is_an_event(jobs: Jobs) -> None:
+    process = start(jobs, "--events", jobs.shared / "events")
+    os.kill(agent_of(jobs.testbed["node2"]), signal.SIGKILL)
+    end(jobs, process, 75)
+    told = [json.loads(line) for line in (jobs.shared / "events").read_text().splitlines()]
+    by_name = {name: [each["host"] for each in told if each["event"] == name] for name in ("connected", "lost")}
+    assert sorted(by_name["connected"]) == ["node1", "node2", "node3"] and by_name["lost"] == ["node2"]
 
 
 @pytest.mark.slow

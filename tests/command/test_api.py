@@ -157,6 +157,25 @@ def test_another_signal_is_an_outcome(script):
     assert done.stdout == "143 signal\n", done.stderr
 
 
+def test_events_are_told_as_they_happen(script):
+    """An error in the function is the caller's own: it is shown, and the job goes on."""
+    done = run_python(
+        "import sys, bireme\n"
+        "from bireme.job import JobSpec, Program\n"
+        "def hear(event):\n"
+        "    print(event['event'], event.get('rank', ''), flush=True)\n"
+        "    if event['event'] == 'up': raise KeyError('mine')\n"
+        "spec = JobSpec(Program(sys.argv[1]), num_gpus=1, accelerator='cpu')\n"
+        "print('code', bireme.run(spec, on_event=hear).exit_code)\n"
+        "print('code', bireme.run(spec).exit_code)",
+        script("print('mine')"),
+    )
+    told = [line for line in done.stdout.splitlines() if "mine" not in line]
+    assert told[0] == "planned " and told[-3:] == ["finished ", "code 0", "code 0"]
+    assert sorted(told[1:-3]) == ["down 0", "first output 0", "up 0"]
+    assert done.stderr.count("on_event: KeyError: 'mine'") == 1
+
+
 def test_another_thread_is_refused(script):
     done = embed(
         "before = state()\n"

@@ -184,7 +184,7 @@ def test_the_environment_of_the_ranks_stays(tmp_path: Path, locale: dict[str, st
             cwd=tmp_path, env=environ, capture_output=True, timeout=60,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        lines = (line for line in done.stdout.splitlines() if not line.startswith((b"BIREME_JOB", b"TORCHELASTIC_")))
+        lines = (line for line in done.stdout.splitlines() if not line.startswith((b"BIREME_", b"TORCHELASTIC_")))
         seen.append(sorted(line for line in lines if not line.startswith((b"MASTER_PORT", b"TMPDIR"))))
     assert seen[0] == seen[1]
 

@@ -35,7 +35,7 @@ def name(stage: Stage, script, tmp_path: Path) -> str:
 
 def facts(*each: dict[str, object], nodes: tuple[str, ...] = ("a", "b")) -> dict[str, object]:
     about = {"id": 7, "name": "mine", "ranks": len(each), "state": "running", "seconds": 61, "nodes": list(nodes)}
-    plain = {"state": "asleep", "cpu": 0.0, "rss": 0, "at": 0.0, "last": ""}
+    plain = {"state": "asleep", "cpu": 0.0, "rss": 0, "at": 0.0, "step": -1.0}
     return {**about, "each": [{"rank": rank, **plain, **each} for rank, each in enumerate(each)]}
 
 
@@ -57,10 +57,35 @@ def test_a_narrow_window_has_more_rows() -> None:
 
 def test_what_a_cell_says() -> None:
     old, new = (
-        {"rank": 3, "state": "running", "age": 5400, "at": at, "cpu": at / 2, "rss": 3 << 29} for at in (1.0, 3.0)
+        {"rank": 3, "state": "running", "age": 5400, "at": at, "cpu": at / 2, "rss": 3 << 29, "step": -1.0}
+        for at in (1.0, 3.0)
     )
     assert top.cell(new, {3: old}) == "3:  50% 1.5G 2h"
     assert top.cell({**new, "state": None}, {}) == "3: ended"
+    assert top.cell({**new, "step": 812.0}, {3: {**old, "step": 805.0}}) == "3:  50% 1.5G 2h #812 3.5/s"
+    assert top.cell({**new, "step": 812.0}, {3: old}) == "3:  50% 1.5G 2h #812"
+
+
+STEPS = """
+import os, time
+import bireme
+for step in range(8 if os.environ["RANK"] == "0" else 4):
+    bireme.report(step=step, loss=1.0)
+print("begins", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_ranks_that_report_steps(stage: Stage, script) -> None:
+    """The screen and the report show who is behind; nothing of it is in the output."""
+    job = stage.start(*WORDS, "steps", "--time_limit", "4", script(STEPS))
+    assert len(read_lines(job, 2, "begins")) == 2
+    wait_until_listed(job)
+    first, _, *cells = stage.run("top", "--once", str(job.pid), code=0).stdout.splitlines()
+    assert first.endswith("; rank 1 is at step 3, 4 behind the first")
+    assert " #7 0/s" in cells[0] and " #3 0/s" in cells[0]
+    _, err = job.communicate(timeout=60)
+    assert b"rank 1 is at step 3, 4 behind the first\n" in err
 
 
 def test_a_snapshot(stage: Stage, name: str) -> None:

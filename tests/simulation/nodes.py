@@ -593,9 +593,9 @@ class SimulatedTree:
         found = tuple(RankStack(rank=rank) for rank in ranks)
         return SimulatedTaker(loop.after(0.7 * len(ranks), lambda: on_end(found)))  # no draw: seeds stay what they are
 
-    def used(self, ranks: Mapping[int, int]) -> RankUses:
-        count = len(ranks)
-        return RankUses(ranks=tuple(ranks), states=("asleep",) * count, cpu=(0.0,) * count, rss=(0,) * count)
+    def used(self, ranks: Mapping[int, int], _environ: Mapping[str, str]) -> RankUses:
+        states, times, sizes = zip(*[("asleep", 0.0, 0)] * len(ranks), strict=True) if ranks else ((), (), ())
+        return RankUses(ranks=tuple(ranks), states=states, cpu=times, rss=sizes, steps=times)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         return ()

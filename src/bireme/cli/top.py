@@ -6,6 +6,7 @@ import time
 
 from bireme.errors import BadInputError, counted
 from bireme.logs.console import printable
+from bireme.result.rank_use import behind
 from bireme.result.report import duration
 
 TYPE_CHECKING = False
@@ -22,8 +23,9 @@ _PAUSE = 1.0
 """Seconds between two samples."""
 _FIRST_PAUSE = 0.5
 _KEYS = "s stacks  l last lines  d drain the marked node  q quit"
-_COLUMNS = "rank: share of a core, memory, age of its last line"
-_CELL = 22
+_COLUMNS = "rank: share of a core, memory, age of its last line, #step and steps per second"
+_CELL, _STEP = 22, 14
+"""Columns of a cell, and more where steps are known."""
 _SAME = 5.0
 _STALE = 60.0
 """Seconds without a line after which a cell stands out."""
@@ -58,7 +60,9 @@ def head(facts: Facts) -> str:
     """The line about the job."""
     name = f" {facts['name']}" if facts["name"] else ""
     of = f"{counted(facts['ranks'], 'rank')} on {counted(len(facts['nodes']), 'node')}"
-    return printable(f"job {facts['id']}{name}: {of}, {facts['state']} for {duration(facts['seconds'])}")
+    late = behind({each["rank"]: each["step"] for each in facts["each"]})
+    about = f"job {facts['id']}{name}: {of}, {facts['state']} for {duration(facts['seconds'])}"
+    return printable(f"{about}; {late}" if late else about)
 
 
 def cell(each: Facts, before: dict[int, Facts]) -> str:
@@ -68,7 +72,11 @@ def cell(each: Facts, before: dict[int, Facts]) -> str:
     old = before.get(each["rank"], each)
     seconds = each["at"] - old["at"]
     share = f"{(each['cpu'] - old['cpu']) / seconds:4.0%}" if seconds > 0 else "   -"
-    return f"{each['rank']}: {share} {_size(each['rss'])} {_short(each['age'])}"
+    text = f"{each['rank']}: {share} {_size(each['rss'])} {_short(each['age'])}"
+    if each["step"] < 0:
+        return text
+    speed = f" {max(0.0, each['step'] - old['step']) / seconds:.2g}/s" if seconds > 0 and old["step"] >= 0 else ""
+    return f"{text} #{each['step']:.15g}{speed}"
 
 
 def _size(number: float) -> str:
@@ -88,12 +96,13 @@ def _short(seconds: float) -> str:
 def lines(facts: Facts, before: dict[int, Facts], width: int) -> list[tuple[str, str, bool]]:
     """The rows: the node ("" on further rows of it), its cells as text, and whether one of them is stale."""
     names = max(map(len, facts["nodes"]), default=0)
-    across = max(1, (width - names - 3) // _CELL)
+    cell_width = _CELL + (_STEP if any(each["step"] >= 0 for each in facts["each"]) else 0)
+    across = max(1, (width - names - 3) // cell_width)
     rows = []
     for name, ranks in slowest(facts):
         for first in range(0, max(1, len(ranks)), across):
             part = ranks[first : first + across]
-            text = "".join(f"{cell(each, before):{_CELL}}" for each in part).rstrip()
+            text = "".join(f"{cell(each, before):{cell_width}}" for each in part).rstrip()
             stale = any(each["age"] >= _STALE for each in part if each["state"] is not None)
             rows.append((name if not first else "", printable(f"{'' if first else name:{names}}  {text}"), stale))
     return rows

@@ -302,6 +302,7 @@ class NodeConnections:
             self.loss.violated(member, f"it reported {len(hello.slots)} slots instead of {len(member.slots)}")
             return
         self.loss.watch(member)
+        self._session.note("connected", host=member.name)
         self.answers.hello(member, hello)
 
     def _prepare_shipment(self, tree: SourceTree) -> None:

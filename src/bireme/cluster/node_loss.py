@@ -104,6 +104,7 @@ class NodeLoss:
 
     def _declare(self, member: AgentHandle, reason: str, when: float) -> None:
         member.protocol.on("lose")
+        self._session.note("lost", host=member.name, reason=reason)
         self._on_lost(member, reason, when)
 
     def violated(self, member: AgentHandle, what: str) -> None:

@@ -340,7 +340,8 @@ class Measured(Message):
     def check(self) -> str:
         """Each column tells of each rank."""
         uses = self.uses
-        return "" if len(uses.ranks) == len(uses.states) == len(uses.cpu) == len(uses.rss) else "columns that differ"
+        columns = uses.ranks, uses.states, uses.cpu, uses.rss, uses.steps
+        return "" if len(set(map(len, columns))) == 1 else "columns that differ"
 
 
 class NeedTool(Message):

@@ -14,7 +14,7 @@ from bireme.job import ANSWERS
 from bireme.logs.rankfiles import RankFiles
 from bireme.one_node import error_folder
 from bireme.one_node.pipes import ERR, OUT, InputPipes, Pipes, open_terminal, resize_terminal
-from bireme.planning.environment import JOB_NAME, MARK, RECORDED, TEMPLATES, recording_environment
+from bireme.planning.environment import JOB_NAME, MARK, RECORDED, STEPS, TEMPLATES, recording_environment
 from bireme.process import kernel
 from bireme.process.stop_ladder import KILL_WAIT, Ladder
 from bireme.process.worker import WorkerStart
@@ -123,7 +123,7 @@ class NodePart:
         self._lost = False
         self._taker: StackTaker | None = None
         self._late: Timer | None = None  # when the stacks of ranks are taken that do not end
-        self._environ: Mapping[str, str] = {}  # what the ranks have been given
+        self._rank_environ: dict[str, str] = {}  # what the ranks have been given
         self._error_folder = -1  # the descriptor that holds its lock
         self._up: dict[int, tuple[int, float]] = {}  # index of a live worker → (pid, start time)
         self._stopped_at: float | None = None
@@ -166,7 +166,9 @@ class NodePart:
         null = os.open(os.devnull, os.O_RDWR)
         workers = []
         self._error_folder = error_folder.make(self._plan.error_dir)
-        self._environ = base = {**self._recording(), **environ, **self._plan.env}
+        self._rank_environ = base = {**self._recording(), **environ, **self._plan.env}
+        if self._error_folder >= 0:
+            base[STEPS] = os.path.join(self._plan.error_dir, "step")
         inherited = {name: value for name, value in base.items() if name != TEMPLATES}
         columns = output.columns_beside_labels() if output is not None else 0
         preload = self._plan.preload
@@ -296,7 +298,7 @@ class NodePart:
 
     def _tell_recorded(self) -> None:
         """Tell what PyTorch has written by itself, which it does where a collective of NCCL takes too long."""
-        prefix, ranks = self._environ.get(RECORDED, ""), [worker.rank for worker in self._plan.workers]
+        prefix, ranks = self._rank_environ.get(RECORDED, ""), [worker.rank for worker in self._plan.workers]
         ours = prefix.startswith(self._plan.error_dir + os.sep)
         if ours and any(os.path.exists(f"{prefix}{rank}") for rank in ranks):
             from bireme.one_node import flight_recorder
@@ -327,7 +329,7 @@ class NodePart:
 
     def take_stacks(self) -> int:
         """Take the stacks of the ranks that are alive, and tell the observer, once; see `Crew.take_stacks`."""
-        path = self._environ.get("PATH", os.defpath)
+        path = self._rank_environ.get("PATH", os.defpath)
         tool = self._tree.find_stack_tool(path, sys.executable, self._plan.interpreter)
         if tool:
             self._take_stacks(tool)
@@ -338,7 +340,7 @@ class NodePart:
     def _take_stacks(self, tool: str) -> None:
         if self._taker is not None:
             self._taker.close()
-        self._taker = self._tree.take_stacks(self._loop, tool, self._alive, self._environ, self._observer.stacks)
+        self._taker = self._tree.take_stacks(self._loop, tool, self._alive, self._rank_environ, self._observer.stacks)
 
     @property
     def _alive(self) -> dict[int, int]:
@@ -347,7 +349,7 @@ class NodePart:
 
     def measure(self) -> int:
         """Tell the observer what the ranks use; see `Crew.measure`."""
-        self._observer.measured(self._tree.used(self._alive))
+        self._observer.measured(self._tree.used(self._alive, self._rank_environ))
         return 1
 
     def suspend(self) -> None:

@@ -93,11 +93,11 @@ class ProcessTree:
 
         return stack_taker.StackTaker(loop, tool, ranks, environ, on_end)
 
-    def used(self, ranks: Mapping[int, int]) -> RankUses:
-        """What ranks use now, given with their pids."""
+    def used(self, ranks: Mapping[int, int], environ: Mapping[str, str]) -> RankUses:
+        """What ranks that have this environment use now, given with their pids."""
         from bireme.one_node import stack_taker
 
-        return stack_taker.used(ranks)
+        return stack_taker.used(ranks, environ)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         """``pid (name, state)`` of each process that still exists."""

@@ -8,6 +8,7 @@ import sys
 from bireme import jsontext
 from bireme.errors import counted
 from bireme.one_node.flight_recorder import FlightRecorder
+from bireme.planning.environment import STEPS
 from bireme.process import kernel
 from bireme.result.rank_use import RankUses
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
@@ -62,7 +63,7 @@ class StackTaker:
         self._loop, self._on_end = loop, on_end
         self._found: list[RankStack] = []
         self._running: dict[int, tuple[Popen[bytes], int, int, bytearray]] = {}  # by descriptor: … rank, pid, output
-        self._main = dict(ranks)
+        self._main, self._environ = dict(ranks), environ
         self._before = {pid: _cpu(pid) for pid in ranks.values()}
         self._timer = loop.after(SECONDS, self._finish)
         self._recorder = FlightRecorder(loop, environ, ranks, self._maybe_finish)
@@ -144,8 +145,8 @@ class StackTaker:
                 cpu, io = sum(_cpu(one)[0] for one in families[pid]), sum(map(_io, families[pid]))
                 state = _state(pid, self._before[pid])
                 state = state if each.frames else _at_length(pid, state)
-                groups = self._recorder.found.get(each.rank, ())
-                each, nccl = each.replace(state=state, cpu=cpu, io=io, groups=groups, nccl=nccl), ""
+                groups, step = self._recorder.found.get(each.rank, ()), step_of(each.rank, self._environ)
+                each, nccl = each.replace(state=state, cpu=cpu, io=io, step=step, groups=groups, nccl=nccl), ""
             found.append(each)
         self._on_end(tuple(found))
 
@@ -160,8 +161,27 @@ class StackTaker:
 _NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 
 
-def used(ranks: Mapping[int, int]) -> RankUses:
-    """What each of these ranks, given with its pid, uses now."""
+def step_of(rank: int, environ: Mapping[str, str]) -> float:
+    """The number of the step that the script of a rank has reported; -1: none."""
+    try:
+        fd = os.open(f"{environ[STEPS]}{rank}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, KeyError):
+        return -1.0
+    try:
+        step = float(os.read(fd, 24))
+    except (OSError, ValueError):
+        return -1.0
+    finally:
+        os.close(fd)
+    return step if 0 <= step < float("inf") else -1.0
+
+
+def used(ranks: Mapping[int, int], environ: Mapping[str, str]) -> RankUses:
+    """What each of these ranks, given with its pid, uses now.
+
+    Args:
+        environ: what the ranks have been given.
+    """
     tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     known = kernel.stats()
     families = kernel.families(ranks.values(), known)
@@ -171,6 +191,7 @@ def used(ranks: Mapping[int, int]) -> RankUses:
         states=tuple(_STATES.get(known[pid][1], known[pid][1]) if pid in known else "ended" for pid in ranks.values()),
         cpu=tuple(sum(stat[3] for stat in family) / tick for family in below),
         rss=tuple(sum(stat[4] for stat in family) * page for family in below),
+        steps=tuple(step_of(rank, environ) for rank in ranks),
     )
 
 

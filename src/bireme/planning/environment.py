@@ -34,6 +34,9 @@ ELASTIC_MARK = "BIREME_ELASTIC"
 TRIAL, TUNER = "BIREME_TRIAL", "BIREME_TUNER"
 """The variables of Bireme's that may be exported: the tuner tells the ranks the name of their trial, and its own."""
 
+STEPS = "BIREME_STEPS"
+"""The variable with what the path of a rank's file begins with, into which `bireme.report` writes its step."""
+
 RECORDER_PIPE, RECORDED = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 RAS_ADDRESS = "NCCL_RAS_ADDR"
 """What the path of the pipe of PyTorch's flight recorder begins with, and that of its file; where NCCL answers."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from bireme.resources.pool import ranges
 from bireme.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class RankUses(Value):
@@ -12,9 +17,22 @@ class RankUses(Value):
         states: such as ``running``.
         cpu: seconds of processor time so far.
         rss: bytes of memory now.
+        steps: the number of the step that the script has reported (`bireme.report`); -1: none.
     """
 
     ranks: tuple[int, ...]
     states: tuple[str, ...]
     cpu: tuple[float, ...]
     rss: tuple[int, ...]
+    steps: tuple[float, ...]
+
+
+def behind(steps: Mapping[int, float]) -> str:
+    """Which ranks are how many steps behind, of those whose step is known (not -1); "": none are."""
+    known = {rank: step for rank, step in steps.items() if step >= 0}
+    least, most = min(known.values(), default=0.0), max(known.values(), default=0.0)
+    if least == most:
+        return ""
+    late = [rank for rank, step in known.items() if step == least]
+    who = f"rank {late[0]} is" if len(late) == 1 else f"ranks {ranges(late)} are"
+    return f"{who} at step {least:.15g}, {most - least:.15g} behind the first"

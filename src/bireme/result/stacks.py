@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bireme.resources.pool import ranges
 from bireme.result.collectives import GroupProgress, waits
+from bireme.result.rank_use import behind
 from bireme.value import Value
 
 TYPE_CHECKING = False
@@ -38,6 +39,7 @@ class RankStack(Value):
         reason: why they could not be read.
         cpu, io: seconds of processor time and bytes that the rank, and what is below it, has used so far; only of the
             main thread.
+        step: the number of the step that the script has reported; -1: none; only of the main thread.
         groups: its process groups, if their flight recorder has answered; only of the main thread.
         nccl: what NCCL finds wrong with the whole job; only of one rank of a node.
     """
@@ -49,6 +51,7 @@ class RankStack(Value):
     reason: str = ""
     cpu: float = 0.0
     io: int = 0
+    step: float = -1.0
     groups: tuple[GroupProgress, ...] = ()
     nccl: str = ""
 
@@ -77,6 +80,8 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [f"{who:{widths[0]}}  {said:{widths[1]}}  {state}".rstrip() for who, said, state in rows]
+    late = behind({each.rank: each.step for each in stacks if not each.thread})
+    lines += [late] * bool(late)
     told = {each.rank: each.groups for each in stacks if each.groups}
     lines += waits(told, {each.rank for each in stacks} - told.keys())
     nccl = next((each.nccl for each in stacks if each.nccl), "")

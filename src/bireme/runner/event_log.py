@@ -14,6 +14,7 @@ from bireme.logs.console import Sink
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from bireme.loop import Loop
 
@@ -22,6 +23,10 @@ VERSION = 1
 
 _PATIENCE = 1.0
 """Seconds that a job which has ended waits for a reader that does not read."""
+
+
+listener: Callable[[dict[str, Any]], object] | None = None
+"""Who hears the events too: the ``on_event`` of `bireme.run`, while that runs."""
 
 
 def prepare(path: str) -> None:
@@ -45,11 +50,17 @@ def _open(path: str, flags: int = 0) -> int:
 
 
 class EventLog:
-    """The file, and who complains if it cannot be written any more. A reader that is slow holds up nothing."""
+    """The file, and who complains if it cannot be written any more. A reader that is slow holds up nothing.
+
+    Args:
+        path: of the file; "": there is none, only a `listener`.
+    """
 
     def __init__(self, loop: Loop, path: str, complain: Callable[[str], object]) -> None:
         self._complain = complain
         self._fd = -1
+        if not path:
+            return
         try:
             self._fd = _open(path)
         except OSError as error:
@@ -59,10 +70,14 @@ class EventLog:
 
     def write(self, event: str, **fields: object) -> None:
         """Write one event."""
-        if self._fd < 0:
-            return
-        line = jsontext.dumps({"v": VERSION, "time": round(time.time(), 6), "event": event, **fields})
-        self._sink.write(f"{line}\n".encode())
+        said = {"v": VERSION, "time": round(time.time(), 6), "event": event, **fields}
+        if listener is not None:
+            try:
+                listener(said)
+            except Exception as error:  # the job is not at fault
+                self._complain(f"on_event: {type(error).__name__}: {error}")
+        if self._fd >= 0:
+            self._sink.write(f"{jsontext.dumps(said)}\n".encode())
 
     def _failed(self, error: OSError) -> None:
         self._complain(f"events cannot be written any more: {error.strerror}")

@@ -31,6 +31,7 @@ class HangWatch:
         look: finds out what the ranks are doing, and calls back with it.
         say: shows a message of this level.
         on_hang: called with the seconds of silence and the last look when the job hangs.
+        note: writes an event with the seconds of silence.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class HangWatch:
         look: Callable[[Callable[[Look], None]], object],
         say: Callable[[str, str], object],
         on_hang: Callable[[float, Look], object],
+        note: Callable[[str, float], object] = lambda *_: None,
     ) -> None:
         self._quiet, self._now, self._look, self._say, self._on_hang = quiet, now, look, say, on_hang
+        self._note = note
         self._first: Look | None = None
         self._since = 0.0  # the time of the first look
         self._is_looking = self._is_told = False
@@ -61,6 +64,8 @@ class HangWatch:
         pause = min(_PAUSE, max(TICK, limit / 2))
         if quiet.seconds >= (limit if self._first is None else limit + pause):
             self._is_looking = True
+            if self._first is None:
+                self._note("suspected", quiet.seconds)
             self._look(self._seen)
 
     def _seen(self, look: Look) -> None:
@@ -74,6 +79,7 @@ class HangWatch:
             self._is_told = True
             self._on_hang(self._quiet.seconds, look)
         else:
+            self._note("quiet", self._quiet.seconds)
             self._quiet.seconds, self._first = 0.0, None  # it moves: wait as long again
 
     def _hangs(self, first: Look, look: Look, seconds: float) -> bool:

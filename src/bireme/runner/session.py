@@ -173,7 +173,8 @@ class Session:
         self._preemption: Preemption | None = None
         self._heard: set[int] = set()  # ranks that have written something
         self._events: EventLog | None = None
-        if spec.events:
+        log = sys.modules.get("bireme.runner.event_log")  # else nobody listens
+        if spec.events or (log is not None and log.listener is not None):
             from bireme.runner import event_log
 
             self._events = event_log.EventLog(loop, spec.events, lambda text: self.console.say("error", text))
@@ -334,7 +335,7 @@ class Session:
         stacks, _ = self._question()
         stacks.answered({(each.rank, each.thread): each for each in found})
 
-    def measure(self, then: Callable[[dict[int, tuple[str, float, int]]], object]) -> None:
+    def measure(self, then: Callable[[dict[int, tuple[str, float, int, float]]], object]) -> None:
         """Find out what the ranks use, before ``then``; that comes after `_MEASURE` at the latest."""
         _, uses = self._question()
         uses.put(then)
@@ -342,7 +343,8 @@ class Session:
     def measured(self, told: RankUses) -> None:
         """Note what ranks of a node use."""
         _, uses = self._question()
-        uses.answered(dict(zip(told.ranks, zip(told.states, told.cpu, told.rss, strict=True), strict=True)))
+        each = zip(told.states, told.cpu, told.rss, told.steps, strict=True)
+        uses.answered(dict(zip(told.ranks, each, strict=True)))
 
     def silence(self, rank: int) -> float:
         """How many seconds ago a rank has written, since the start of the job at most."""
@@ -367,7 +369,12 @@ class Session:
             from bireme.runner.hang_watch import HangWatch  # few jobs are suspicious, and all would hold it
 
             self._hang_watch = HangWatch(
-                self._quiet_time, now=self.loop.now, look=self.look, say=self.console.say, on_hang=self._hangs
+                self._quiet_time,
+                now=self.loop.now,
+                look=self.look,
+                say=self.console.say,
+                on_hang=self._hangs,
+                note=lambda event, seconds: self.note(event, seconds=seconds),
             )
         if self._hang_watch is not None:
             self._hang_watch.tick()

@@ -42,7 +42,7 @@ from bireme.one_node.stack_taker import used
 listed = []
 sys.addaudithook(lambda event, args: listed.append(args) if event == "os.listdir" and args == ("/proc",) else None)
 ranks = {rank: subprocess.Popen(["sh", "-c", "read line"], stdin=-1) for rank in range(3)}
-print(len(used({rank: each.pid for rank, each in ranks.items()}).ranks), len(listed))
+print(len(used({rank: each.pid for rank, each in ranks.items()}, {}).ranks), len(listed))
 for each in ranks.values():
     each.communicate()
 """

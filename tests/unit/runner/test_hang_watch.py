@@ -25,6 +25,7 @@ class Ranks:
         self.clock, self.looks, self.said = 0.0, 0, ""
         self.stacks = [RankStack(rank=0, frames=WAITS), RankStack(rank=1, frames=READS)]
         self.change: Callable[[], object] = lambda: None
+        self.noted: list[str] = []
         self.silence = QuietTime(limit)
         self.watch = HangWatch(
             self.silence,
@@ -32,6 +33,7 @@ class Ranks:
             look=self.look,
             say=lambda _, text: self.say(text),
             on_hang=lambda quiet, _: self.say(f"hangs after {quiet:g}"),
+            note=lambda event, seconds: self.noted.append(f"{event} {seconds:g}"),
         )
 
     def look(self, then: Callable[[Any], object]) -> None:
@@ -94,6 +96,8 @@ def test_what_moves_between_two_looks(changes: dict[str, object], limit: float |
     one.change = lambda: one.stacks.__setitem__(1, before.replace(**changes) if one.looks % 2 == 0 else before)
     assert "hangs" not in one.go(200)
     assert one.looks > 4
+    suspected, quiet = one.noted[:2]
+    assert suspected.startswith("suspected ") and quiet.startswith("quiet ")
 
 
 @pytest.mark.parametrize(
