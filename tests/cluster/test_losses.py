@@ -111,7 +111,7 @@ THREE = ("agent", "watcher", "guardian")
 def test_several_of_a_node_are_killed_at_once(jobs: Jobs, several: tuple[str, ...]) -> None:
     """Halted before, none can do anything about another's end; after all three only the kernel ends the ranks."""
     jobs.testbed["node2"].run("rm -rf /tmp/bireme-*")  # from tests that cut a node's power
-    process = start(jobs, "grandchild" if len(several) == 2 else "wait")
+    process = start(jobs, part="grandchild" if len(several) == 2 else "wait")
     agent = agent_of(jobs.testbed["node2"])
     pids = {"agent": agent, **guards(agent)}
     for signum in (signal.SIGSTOP, signal.SIGKILL):
