@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -129,6 +130,22 @@ def test_a_watcher_that_does_not_read_holds_up_nothing(stage: Stage, script, tmp
     process.communicate(timeout=60)
     assert process.returncode == 0
     watcher.kill()
+
+
+def test_who_attaches_and_does_not_read_is_told_so(stage: Stage, script) -> None:
+    program = script(LONG.replace('print("usr1", flush=True)', 'print("usr1 " + "x" * 60000, flush=True)'))
+    process = stage.start("run", "--accelerator", "cpu", "--num_gpus", "2", program)
+    read_lines(process, 2, "begins")
+    wait_until_listed(process)
+    watcher = stage.start("attach", str(process.pid))
+    assert watcher.stdout
+    while not select.select([watcher.stdout], [], [], 0)[0]:  # from then on it is there
+        stage.run("signal", str(process.pid), "USR1", code=0)
+        read_lines(process, 2, "usr1")
+    for _ in range(20):
+        stage.run("signal", str(process.pid), "USR1", code=0)
+        read_lines(process, 2, "usr1")
+    assert f"job {process.pid} goes on, but sends nothing more".encode() in watcher.communicate(timeout=60)[1]
 
 
 @needs.programs(str(Path(sys.executable).with_name("py-spy")))

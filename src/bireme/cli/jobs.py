@@ -123,7 +123,10 @@ def _attach(parsed: Parsed) -> int:
     except KeyboardInterrupt:
         complain(f"detached: job {pid} goes on")
         return OK
-    complain(f"job {pid} has ended")
+    if pid in job_client.jobs():
+        complain(f"job {pid} goes on, but sends nothing more: its output was not read, or goes to many others")
+    else:
+        complain(f"job {pid} has ended")
     return OK
 
 
