@@ -120,7 +120,6 @@ class RemoteAgent:
         self._is_lost_by_name = False  # the node's own name is a loopback address there
         self._listener: PortListener | None = None
         self._part: NodePart | None = None
-        self._early = 0  # a signal for ranks that are not up yet
         self._plan: NodePlan | None = None
         self._tree: TreeTaker | None = None
         self._sender: FetchSender | None = None
@@ -152,7 +151,6 @@ class RemoteAgent:
             if each is not None:
                 each.close()
         self._part = self._tree = self._sender = self._listener = self._plan = None
-        self._early = 0
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -305,8 +303,6 @@ class RemoteAgent:
 
         part.fork(environ, stdin, keep=keep)
         self._part = part
-        if self._early:
-            part.signal_ranks(self._early, later=True)
 
     def _templates(self, spec: JobSpec) -> dict[str, str]:
         """The variable with the keeper of templates, which outlive an epoch; {}: there is none."""
@@ -327,8 +323,6 @@ class RemoteAgent:
     def _on_signal_ranks(self, signal_ranks: messages.SignalRanks) -> None:
         if self._part is not None:
             self._part.signal_ranks(signal_ranks.signum, later=signal_ranks.later)
-        elif signal_ranks.later:
-            self._early = signal_ranks.signum
 
     def _on_take_stacks(self, _: messages.TakeStacks) -> None:
         if self._part is not None:
