@@ -43,7 +43,7 @@ OTHERS_NODE_FAULTS = {
 
 @pytest.mark.parametrize(("backend", "part"), cases(BY_ITSELF, OTHERS_BY_ITSELF))
 def test_rank_fails(jobs: Jobs, part: str) -> None:
-    process = start(jobs, part)
+    process = start(jobs, part=part)
     (jobs.shared / "go").touch()
     text = end(jobs, process, BY_ITSELF[part])
     assert "rank 5 on node3" in text and "failed first" in text
@@ -52,7 +52,7 @@ def test_rank_fails(jobs: Jobs, part: str) -> None:
 
 @pytest.mark.parametrize(("backend", "signum"), cases(TO_COMMAND, OTHERS_TO_COMMAND))
 def test_command_is_signalled(jobs: Jobs, signum: signal.Signals) -> None:
-    process = start(jobs, "wait")
+    process = start(jobs, part="wait")
     jobs.login.kill(process, signum)
     _, err = process.communicate(timeout=60)
     assert TO_COMMAND[signum] in (None, process.returncode), err
@@ -68,7 +68,7 @@ def test_agent_is_killed(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize(("backend", "fault"), cases(NODE_FAULTS, OTHERS_NODE_FAULTS))
 def test_node_is_lost(jobs: Jobs, fault: str) -> None:
-    process = start(jobs, "wait")
+    process = start(jobs, part="wait")
     node = jobs.testbed["node2"]
     getattr(node, fault)()
     assert "agent lost on node2" in jobs.end(process, 75)
