@@ -12,7 +12,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from bireme.calls import rank_side
@@ -76,9 +76,6 @@ class Results(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values)
 
     def on(self, host: str) -> list[Any]:
         """What the ranks of one node have returned.
@@ -325,6 +322,7 @@ def first_words(*, stays: bool) -> tuple[bytes, bytes]:
         stays: whether a rank goes on after a call that has failed.
     """
     import bireme.rank_numbers
+    from bireme.agent import sent_modules
 
     code = _source(rank_side)
     facade = "from bireme.rank_numbers import local_rank, node, rank, world_size\n"
@@ -335,7 +333,7 @@ def first_words(*, stays: bool) -> tuple[bytes, bytes]:
         sources["cloudpickle.cloudpickle"] = _source(sys.modules["cloudpickle.cloudpickle"])
     sent = {name: (text, _code(name, text)) for name, text in sources.items()}
     setup = {"path": _search_path(), "sources": sent, "stays": stays, "version": sys.version_info[:2]}
-    setup["magic"] = importlib.util.MAGIC_NUMBER
+    setup |= {"magic": importlib.util.MAGIC_NUMBER, "finder": _source(sent_modules)}
     return b"%08d" % len(code.encode()) + code.encode(), frame(rank_side.ALL, 0, pickle.dumps(setup))
 
 

@@ -52,6 +52,12 @@ class _Call(Value):
     group: bool = False
 
 
+class _OfEach(Value):
+    """A function that one call applies to each element of its columns of arguments."""
+
+    function: Callable[..., Any]
+
+
 class _Run:
     """A call that runs on a rank, or on all of them (`rank_side.ALL`)."""
 
@@ -107,7 +113,10 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Have one rank run ``fn(*args, **kwargs)``."""
-        return self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs), source_of(fn)))
+        how = rank_side.ONE
+        if isinstance(fn, _OfEach):
+            fn, args, how = fn.function, args[0], rank_side.EACH  # type: ignore[unreachable]
+        return self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs, how), source_of(fn)))
 
     def map(
         self,
@@ -123,9 +132,8 @@ class Executor(concurrent.futures.Executor):
             return super().map(fn, *iterables, timeout=timeout)
         rows = zip(*iterables)  # noqa: B905  (as the built-in map)
         chunks = iter(lambda: list(itertools.islice(rows, chunksize)), [])
-        bodies = (packed(fn, list(zip(*chunk, strict=True)), {}, rank_side.EACH) for chunk in chunks)
-        futures = [self._enqueue(_Call(concurrent.futures.Future(), body, source_of(fn))) for body in bodies]
-        return itertools.chain.from_iterable(_in_order(futures, timeout))
+        columns = (list(zip(*chunk, strict=True)) for chunk in chunks)
+        return itertools.chain.from_iterable(super().map(_OfEach(fn), columns, timeout=timeout))  # type: ignore[arg-type]
 
     def launch(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Results:
         """Have all ranks run a function together, as `bireme.launch` does, and wait for what they return.
@@ -293,19 +301,6 @@ class Executor(concurrent.futures.Executor):
         for call in lost:
             if not call.future.done():
                 call.future.set_exception(error)
-
-
-def _in_order(futures: list[concurrent.futures.Future[Any]], timeout: float | None) -> Iterator[Any]:
-    """The results of these futures; those that wait are cancelled if one fails, or if nobody wants them any more."""
-    import time
-
-    end = None if timeout is None else time.monotonic() + timeout
-    try:
-        for future in futures:
-            yield future.result(None if end is None else end - time.monotonic())
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 @atexit.register

@@ -78,38 +78,22 @@ class _Answers:
         _write(self._fd, head, data)
 
 
-class _Sources:
-    """Finds modules that were sent: cloudpickle of the caller's version, and ours where it is missing.
+def _find_sent(setup: Mapping[str, Any]) -> None:
+    """Find the modules that were sent: cloudpickle of the caller's version, and ours where it is missing.
 
     Each comes as source, and as code for ranks of the caller's version of Python: to compile takes a while.
     """
+    from importlib.machinery import PathFinder
 
-    def __init__(self, sources: Mapping[str, tuple[str, bytes]], magic: bytes) -> None:
-        self._sources, self._magic = sources, magic
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name not in self._sources:
-            return None
-        from importlib.machinery import ModuleSpec, PathFinder
-
-        there = PathFinder.find_spec(name) if name == "bireme" else None
-        if there is not None and there.origin:  # a folder of that name has none
-            return there
-        is_package = any(other.startswith(name + ".") for other in self._sources)
-        return ModuleSpec(name, self, is_package=is_package)  # type: ignore[arg-type]
-
-    def create_module(self, spec: object) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        name = module.__name__
-        source, code = self._sources[name]
-        if self._magic == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER:
-            import marshal
-
-            exec(marshal.loads(code), module.__dict__)
-        else:
-            exec(compile(source, sent_path(name), "exec"), module.__dict__)
+    there = PathFinder.find_spec("bireme")
+    is_installed = there is not None and there.origin  # a folder of that name has none
+    is_alike = setup["magic"] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
+    sent = {name: code if is_alike else text for name, (text, code) in setup["sources"].items()}
+    scope: dict[str, Any] = {"__name__": "bireme_sent"}
+    exec(setup["finder"], scope)
+    scope["SentModules"](
+        {name: each for name, each in sent.items() if not (is_installed and name.startswith("bireme"))}
+    )
 
 
 def sent_path(name: str) -> str:
@@ -129,7 +113,7 @@ def main() -> NoReturn:
     setup = pickle.loads(take()[1])
     places = [os.path.normpath(os.path.join(os.getcwd(), place)) for place in setup["path"]]
     sys.path[:] = [place for place in places if place not in sys.path] + [place for place in sys.path if place]
-    sys.meta_path.insert(0, _Sources(setup["sources"], setup["magic"]))
+    _find_sent(setup)
     sys.modules["__main__"].__dict__.pop("take", None)
     if setup["stays"]:
         fd = _Keeper(fd, rank).in_a_new_process()
@@ -142,10 +126,10 @@ def main() -> NoReturn:
         try:
             is_well = _run(body, answers, take, setup)
         except BrokenPipeError:  # nobody hears the answer
-            _leave(1)
+            raise SystemExit(1) from None
         if not is_well and not setup["stays"]:
-            _leave(1)
-    _leave(0)
+            raise SystemExit(1)
+    raise SystemExit(0)  # as a script ends: what was registered with `atexit` runs, and threads are waited for
 
 
 def _read(fd: int, size: int) -> bytearray:
@@ -347,12 +331,7 @@ def _run(
     except SystemExit as error:
         if setup["stays"]:
             return _fail(error, answers)
-        # as of a script
-        code = error.code
-        if code is not None and not isinstance(code, int):
-            print(code, file=sys.stderr)
-            code = 1
-        _leave(code or 0)
+        raise  # as of a script
     except BaseException as error:
         return _fail(error, answers)
     try:
@@ -411,11 +390,6 @@ def _fail(error: BaseException, answers: _Answers) -> bool:
     answers.write(pickle.dumps((itself, text, f"{type(error).__name__}: {error}")))
     answers.finish(b"e")
     return False
-
-
-def _leave(code: int) -> NoReturn:
-    """End as a script ends: what was registered with `atexit` runs, and threads are waited for."""
-    raise SystemExit(code)
 
 
 if __name__ == "bireme_rank_side":

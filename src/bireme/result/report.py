@@ -64,7 +64,8 @@ def _headline(outcome: Outcome) -> list[str]:
 
 def _others(outcome: Outcome) -> list[str]:
     alone = outcome.cause == "preempted"  # who saves may end with any code
-    stopped = sum(end.stopped or bool(end.code and end is not outcome.first and not alone) for end in outcome.ends)
+    first = -1 if outcome.first is None else outcome.first.rank
+    stopped = sum(end.stopped or bool(end.code and end.rank != first and not alone) for end in outcome.ends)
     if not stopped or outcome.cause == "ok":
         return []
     ranks = counted(stopped, "rank" if outcome.first is None else "other rank")

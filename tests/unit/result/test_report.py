@@ -13,6 +13,7 @@ from bireme.result.failure_words import last_lines
 from bireme.result.outcome import Outcome, RankEnd
 from bireme.result.report import summary
 from bireme.result.report_record import of_error, of_outcome
+from bireme.validate import build
 
 
 def end(rank=1, code=1, **more):
@@ -46,6 +47,14 @@ def test_everything_that_one_wants_to_know():
         "  2 other ranks were stopped because of it",
         "  logs: /l/a … /l/c",
     ]
+
+
+def test_an_outcome_that_has_travelled_says_the_same():
+    """As that of a job of functions: the one that failed is not one of those that were stopped."""
+    first = end(0, code=3)
+    outcome = Outcome(exit_code=3, cause="rank failed", seconds=1.0, ends=(first,), first=first)
+    assert summary(build(Outcome, json.loads(json.dumps(outcome.as_dict())))) == summary(outcome)
+    assert "other rank" not in summary(outcome)
 
 
 def test_out_of_memory_is_said():
