@@ -126,6 +126,41 @@ def test_a_rank_that_is_not_up_yet_gets_the_signal_later(stage, script, tmp_path
     assert b"  4 ranks ended without being stopped: rank 0 after " in err
 
 
+FAILS = """
+import os, signal, sys, time
+def ends(*_):
+    print("is told to end", flush=True)
+    while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    os._exit(0)
+if os.environ["RANK"] == "1":
+    while not os.path.exists(sys.argv[1] + "0"): time.sleep(0.01)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, ends)
+open(sys.argv[1] + "0", "w").close()
+while True: time.sleep(0.01)
+"""
+
+
+def test_a_job_that_is_preempted_while_an_attempt_fails_is_not_restarted(stage, script, tmp_path):
+    """Whoever takes the nodes away does not say it twice."""
+    job = stage.start(*WORDS, "--restarts", "5", "--grace", "1000", script(FAILS), tmp_path / "go")
+    read_lines(job, 1, "is told to end")
+    job.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"restart 1 of" not in err
+    assert b"bireme: preempted: SIGTERM, when an attempt had failed: rank 1 on " in err and b"exit code 3" in err
+
+
+def test_a_job_that_fails_for_good_is_not_preempted(stage, script, tmp_path):
+    job = stage.start(*WORDS, "--grace", "1000", script(FAILS), tmp_path / "go")
+    read_lines(job, 1, "is told to end")
+    job.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    job.communicate(timeout=60)
+    assert job.returncode == 3
+
+
 @pytest.mark.slow
 def test_moments(stage, tmp_path):
     """``python -m tests.cluster.preempted_moments`` has more of them."""

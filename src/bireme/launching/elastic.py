@@ -15,7 +15,7 @@ from bireme.cluster.cluster_job import ClusterJob
 from bireme.cluster.standby import Standby
 from bireme.elastic.membership_monitor import MembershipMonitor
 from bireme.errors import UNFIT, BadInputError, UnfitError, counted
-from bireme.launching.restarts import RestartBudget
+from bireme.launching.restarts import RestartBudget, preempted
 from bireme.one_node.machine import MACHINE
 from bireme.process.pid_file import PidFile
 from bireme.resources.pool import listed
@@ -226,11 +226,12 @@ class ElasticJob(WholeJob):
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """Turn the outcome of the last epoch into that of the job."""
         signum = outcome.interrupted or self._deferred.signum
-        if signum and outcome.cause in (
-            "membership",
-            "agent lost",
-            "unfit",
-        ):  # without the signal there would be another epoch
+        failed = outcome.cause in ("rank failed", "hang") and self._budget.is_left(self._machine.now())
+        # Without the signal there would be another epoch.
+        goes_on = outcome.cause in ("membership", "agent lost", "unfit")
+        if (goes_on or failed) and (told := preempted(self._spec, outcome, signum)):
+            outcome = told
+        elif signum and goes_on:
             outcome = outcome.replace(cause="signal", signum=signum, exit_code=128 + signum, note="")
         elif outcome.cause == "membership":
             note = f"no rank could be started {self._fruitless} times in a row; the last time: {outcome.note}"

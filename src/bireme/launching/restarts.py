@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from bireme.errors import UNFIT, BadInputError
+from bireme.errors import PREEMPTED, UNFIT, BadInputError
+from bireme.result.outcome import signal_name
+from bireme.result.report import headline
 from bireme.runner.session import limit_note
 
 TYPE_CHECKING = False
@@ -75,6 +77,8 @@ def run(
             note = f"{last.note}\n" if last.note else ""
             return last.replace(note=f"{note}cannot restart it: {error}")
         last = outcome
+        if outcome.interrupted and outcome.cause in CURABLE and budget.is_left(time.monotonic()):
+            outcome = preempted(spec, outcome, outcome.interrupted) or outcome
         again = _next_attempt(spec, outcome, budget)
         if again is None:
             return outcome.replace(note=limit_note(limit)) if limit and outcome.cause == "time limit" else outcome
@@ -85,6 +89,14 @@ def run(
             again, begin = again.replace(time_limit=left), time.monotonic()
         on_restart(outcome, again)
         spec = again
+
+
+def preempted(spec: JobSpec, outcome: Outcome, signum: int) -> Outcome | None:
+    """The outcome of a job that would go on after this one, had a preemption not come; None: the signal was another."""
+    if not spec.checkpoint_signal or signum != spec.preemption[0]:
+        return None
+    note = f"preempted: {signal_name(signum)}, when an attempt had failed: {headline(outcome)}"
+    return outcome.replace(cause="preempted", exit_code=PREEMPTED, first=None, note=note)
 
 
 def _is_curable(spec: JobSpec, outcome: Outcome) -> bool:

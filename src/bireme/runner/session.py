@@ -307,6 +307,9 @@ class Session:
         if self._preemption is None or not self._preemption.takes(signum):
             return False
         self._preemption.begin(why or signal_name(signum))
+        self._signals.received = (
+            self._signals.received or signum
+        )  # even if a rank has failed before: it was the last try
         return True
 
     def _question(self) -> tuple[Question, Question]:
