@@ -405,15 +405,17 @@ with pool(ranks=3) as ranks:
     assert told.count("\n") == said
 
 
-def test_all_ranks_are_replaced_where_the_job_ends() -> None:
-    lines, told = replaced("""
-with pool() as ranks:
+def test_all_ranks_are_replaced_where_the_job_ends(tmp_path: Path) -> None:
+    """The events of the new ones follow those of the old."""
+    lines, told = replaced(f"""
+with pool(events={str(tmp_path / "events")!r}) as ranks:
     failing = ranks.submit(lambda: os.kill(os.getppid(), 9))
     print(type(failing.exception()).__name__)
     print(ranks.submit(pow, 2, 3).result())
 """)
     assert lines == ["RankKilledError", "8"]
     assert told.startswith("bireme: the ranks are replaced: rank ")
+    assert (tmp_path / "events").read_text().count('"event":"planned"') == 2
 
 
 def test_a_signal_reaches_the_call(stage: Stage, tmp_path: Path) -> None:

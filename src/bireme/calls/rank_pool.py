@@ -289,6 +289,7 @@ class Executor(concurrent.futures.Executor):
             self._running, self._idle, self._hosts, self._job = {}, set(), {}, None
             if again:
                 complain(f"the ranks are replaced: {str(error).partition(chr(10))[0]}")
+                self._spec = self._spec.replace(attempt=self._spec.attempt + 1)
                 try:
                     self._start()
                 except BiremeError as own:

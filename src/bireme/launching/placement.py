@@ -188,7 +188,7 @@ def launch(
         if spec.events:
             from bireme.runner import event_log
 
-            event_log.prepare(spec.events)
+            event_log.prepare(spec.events, anew=not spec.attempt)
         if spec.preload and isinstance(place, ThisMachine) and TEMPLATES not in environ:
             environ = _beside_templates(spec, environ)
         elif spec.keep and not isinstance(place, ThisMachine):

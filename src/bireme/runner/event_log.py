@@ -29,10 +29,10 @@ listener: Callable[[dict[str, Any]], object] | None = None
 """Who hears the events too: the ``on_event`` of `bireme.run`, while that runs."""
 
 
-def prepare(path: str) -> None:
-    """Make the file anew. A pipe stays open until this process ends, so that its reader sees the end only then."""
+def prepare(path: str, *, anew: bool = True) -> None:
+    """Make or empty the file. A pipe stays open until this process ends, so that its reader sees the end only then."""
     try:
-        fd = _open(path, os.O_TRUNC)
+        fd = _open(path, os.O_TRUNC if anew else 0)
     except OSError as error:
         raise BadInputError(f"cannot write {path}: {error.strerror}", where="--events") from None
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
