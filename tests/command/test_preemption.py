@@ -126,6 +126,17 @@ def test_a_rank_that_is_not_up_yet_gets_the_signal_later(stage, script, tmp_path
     assert b"  4 ranks ended without being stopped: rank 0 after " in err
 
 
+def test_ranks_save_although_another_one_has_done_its_work(stage, script, tmp_path):
+    """It may have less to do: that does not mean that the others are about to end."""
+    done = "import os\nif os.environ['RANK'] == '0': raise SystemExit(0)\n"
+    job = stage.start(*WORDS, "--events", tmp_path / "events", script(done + SAVES), tmp_path, "0")
+    read_lines(job, 1, "ready")
+    wait_for(lambda: '"down"' in (tmp_path / "events").read_text(), "the end of the other rank")
+    job.send_signal(signal.SIGTERM)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"saves" in out
+
+
 FAILS = """
 import os, signal, sys, time
 def ends(*_):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
             """What runs the ranks."""
 
         @property
-        def ending(self) -> bool:
-            """Whether the job is over, or about to be."""
+        def ended(self) -> bool:
+            """Whether no rank runs any more, or all are being stopped."""
 
         def where(self) -> tuple[dict[int, str], str]:
             """The node of each rank, and their folder."""
@@ -93,7 +93,7 @@ class Preemption:
     def begin(self, why: str) -> None:
         """Tell all ranks to save; ``why``: what announces the preemption."""
         session, now = self._session, self._session.loop.now()
-        if session.ending or not session.verdict.blame("preempted", now, note=f"preempted: {why}"):
+        if session.ended or not session.verdict.blame("preempted", now, note=f"preempted: {why}"):
             return
         self._since = now
         session.note("stopping", cause="preempted", note=why, hosts=[])

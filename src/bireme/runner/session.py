@@ -408,7 +408,12 @@ class Session:
     def ending(self) -> bool:
         """Whether the job is over, or about to be, since a rank has just succeeded."""
         done = self._first_done is not None and self.loop.now() - self._first_done < _LAST_ONES
-        return self._gone or self._settled or done or self.verdict.stopping
+        return done or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether no rank runs any more, or all are being stopped."""
+        return self._gone or self._settled or self.verdict.stopping
 
     def chunk(self, rank: int, number: int, data: bytes) -> None:
         """Take a chunk of a rank's output, or of its answers."""
