@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -206,3 +207,30 @@ def test_a_container_that_is_stopped_saves_and_the_next_one_continues(
         containers.podman("rm", name)
         before, saved = saved, [int(step.read_text()) for step in steps]
         assert all(new >= old + 3 for old, new in zip(before, saved, strict=True))
+
+
+@pytest.mark.parametrize("stopped", ["one", "both"])
+def test_containers_of_ranks_that_are_stopped_save(containers: Containers, stopped: str) -> None:
+    """Their first process is that of the documentation."""
+    waits = re.search(
+        r"```python\n(import os, signal, time\n.*?)```", (ROOT / "docs/preemption.md").read_text(), re.DOTALL
+    )
+    assert waits
+    (containers.jobs / "saves.py").write_text(SAVES)
+    steps = [containers.jobs / f"step{rank}" for rank in (0, 1)]
+    for step in steps:
+        step.write_text("0")
+    names = [f"{stopped}{number}" for number in (1, 2)]
+    for name in names:
+        containers.create(name, "/usr/bin/python3", "-c", waits[1])
+    words = ("--launcher", "podman", "--hosts", ",".join(f"{name}:1" for name in names))
+    words += ("--checkpoint_signal", "USR1", "--preempt_signal", "TERM@50")
+    pipe = subprocess.PIPE
+    command = bireme("run", *words, "saves.py")
+    job = subprocess.Popen(command, cwd=containers.jobs, env=containers.environ, stdout=pipe, stderr=pipe)
+    read_lines(job, 2, "from 0")
+    containers.podman("stop", "-t", "60", *names[: 1 if stopped == "one" else 2])
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"preempted: SIGTERM on " in err, err
+    assert all(int(step.read_text()) >= 3 for step in steps)
+    assert containers.podman("inspect", "--format", "{{.State.ExitCode}}", names[0]) == "0\n"
