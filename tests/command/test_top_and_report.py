@@ -35,7 +35,7 @@ def name(stage: Stage, script, tmp_path: Path) -> str:
 
 def facts(*each: dict[str, object], nodes: tuple[str, ...] = ("a", "b")) -> dict[str, object]:
     about = {"id": 7, "name": "mine", "ranks": len(each), "state": "running", "seconds": 61, "nodes": list(nodes)}
-    plain = {"state": "asleep", "cpu": 0.0, "rss": 0, "at": 0.0, "step": -1.0}
+    plain = {"state": "asleep", "cpu": 0.0, "rss": 0, "at": 0.0, "step": -1.0, "gpu": -1.0, "gpu_memory": -1}
     return {**about, "each": [{"rank": rank, **plain, **each} for rank, each in enumerate(each)]}
 
 
@@ -56,13 +56,15 @@ def test_a_narrow_window_has_more_rows() -> None:
 
 
 def test_what_a_cell_says() -> None:
+    unknown = {"step": -1.0, "gpu": -1.0, "gpu_memory": -1}
     old, new = (
-        {"rank": 3, "state": "running", "age": 5400, "at": at, "cpu": at / 2, "rss": 3 << 29, "step": -1.0}
+        {"rank": 3, "state": "running", "age": 5400, "at": at, "cpu": at / 2, "rss": 3 << 29, **unknown}
         for at in (1.0, 3.0)
     )
     assert top.cell(new, {3: old}) == "3:  50% 1.5G 2h"
     assert top.cell({**new, "state": None}, {}) == "3: ended"
     assert top.cell({**new, "step": 812.0}, {3: {**old, "step": 805.0}}) == "3:  50% 1.5G 2h #812 3.5/s"
+    assert top.cell({**new, "gpu": 0.97, "gpu_memory": 71 << 30}, {}) == "3:    - 1.5G 2h gpu 97% 71G"
     assert top.cell({**new, "step": 812.0}, {3: old}) == "3:  50% 1.5G 2h #812"
 
 

@@ -593,12 +593,23 @@ class SimulatedTree:
         found = tuple(RankStack(rank=rank) for rank in ranks)
         return SimulatedTaker(loop.after(0.7 * len(ranks), lambda: on_end(found)))  # no draw: seeds stay what they are
 
-    def used(self, ranks: Mapping[int, int], _environ: Mapping[str, str]) -> RankUses:
-        states, times, sizes = zip(*[("asleep", 0.0, 0)] * len(ranks), strict=True) if ranks else ((), (), ())
-        return RankUses(ranks=tuple(ranks), states=states, cpu=times, rss=sizes, steps=times)
+    def use_meter(self, *_: object) -> SimulatedMeter:
+        return SimulatedMeter()
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         return ()
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedMeter:
+    """Measures what ranks use; stands in for `bireme.one_node.use_meter.UseMeter`."""
+
+    def measure(self, ranks: Mapping[int, int]) -> RankUses:
+        n = len(ranks)
+        times, sizes = (0.0,) * n, (0,) * n
+        return RankUses(tuple(ranks), ("asleep",) * n, cpu=times, rss=sizes, gpu=times, gpu_memory=sizes, steps=times)
 
     def close(self) -> None:
         pass

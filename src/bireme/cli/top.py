@@ -23,9 +23,9 @@ _PAUSE = 1.0
 """Seconds between two samples."""
 _FIRST_PAUSE = 0.5
 _KEYS = "s stacks  l last lines  d drain the marked node  q quit"
-_COLUMNS = "rank: share of a core, memory, age of its last line, #step and steps per second"
-_CELL, _STEP = 22, 14
-"""Columns of a cell, and more where steps are known."""
+_COLUMNS = "rank: share of a core, memory, age of its last line, GPU and its memory, #step and steps per second"
+_CELL, _STEP, _GPU = 22, 14, 13
+"""Columns of a cell, and more where steps or GPUs are known."""
 _SAME = 5.0
 _STALE = 60.0
 """Seconds without a line after which a cell stands out."""
@@ -73,6 +73,9 @@ def cell(each: Facts, before: dict[int, Facts]) -> str:
     seconds = each["at"] - old["at"]
     share = f"{(each['cpu'] - old['cpu']) / seconds:4.0%}" if seconds > 0 else "   -"
     text = f"{each['rank']}: {share} {_size(each['rss'])} {_short(each['age'])}"
+    if each["gpu_memory"] >= 0:
+        busy = f"{each['gpu']:4.0%}" if each["gpu"] >= 0 else "   -"
+        text += f" gpu{busy} {_size(each['gpu_memory'])}"
     if each["step"] < 0:
         return text
     speed = f" {max(0.0, each['step'] - old['step']) / seconds:.2g}/s" if seconds > 0 and old["step"] >= 0 else ""
@@ -96,7 +99,9 @@ def _short(seconds: float) -> str:
 def lines(facts: Facts, before: dict[int, Facts], width: int) -> list[tuple[str, str, bool]]:
     """The rows: the node ("" on further rows of it), its cells as text, and whether one of them is stale."""
     names = max(map(len, facts["nodes"]), default=0)
-    cell_width = _CELL + (_STEP if any(each["step"] >= 0 for each in facts["each"]) else 0)
+    cell_width = _CELL
+    for name, more in (("step", _STEP), ("gpu_memory", _GPU)):
+        cell_width += more if any(each[name] >= 0 for each in facts["each"]) else 0
     across = max(1, (width - names - 3) // cell_width)
     rows = []
     for name, ranks in slowest(facts):

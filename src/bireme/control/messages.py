@@ -340,8 +340,7 @@ class Measured(Message):
     def check(self) -> str:
         """Each column tells of each rank."""
         uses = self.uses
-        columns = uses.ranks, uses.states, uses.cpu, uses.rss, uses.steps
-        return "" if len(set(map(len, columns))) == 1 else "columns that differ"
+        return "" if len({len(getattr(uses, name)) for name in uses._fields}) == 1 else "columns that differ"
 
 
 class NeedTool(Message):

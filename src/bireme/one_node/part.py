@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bireme.loop import Loop, Timer
     from bireme.one_node.process_tree import ProcessTree
     from bireme.one_node.stack_taker import StackTaker
+    from bireme.one_node.use_meter import UseMeter
     from bireme.planning.start import NodePlan
     from bireme.process.guardian import Handle
     from bireme.process.stop_ladder import Event
@@ -122,6 +123,7 @@ class NodePart:
         self._patience: Timer | None = None  # with a guardian that is to end by itself
         self._lost = False
         self._taker: StackTaker | None = None
+        self._meter: UseMeter | None = None
         self._late: Timer | None = None  # when the stacks of ranks are taken that do not end
         self._rank_environ: dict[str, str] = {}  # what the ranks have been given
         self._error_folder = -1  # the descriptor that holds its lock
@@ -349,7 +351,10 @@ class NodePart:
 
     def measure(self) -> int:
         """Tell the observer what the ranks use; see `Crew.measure`."""
-        self._observer.measured(self._tree.used(self._alive, self._rank_environ))
+        if self._meter is None:
+            gpus = {worker.rank: worker.slot for worker in self._plan.workers if self._accelerator == "cuda"}
+            self._meter = self._tree.use_meter(self._rank_environ, gpus)
+        self._observer.measured(self._meter.measure(self._alive))
         return 1
 
     def suspend(self) -> None:
@@ -531,6 +536,8 @@ class NodePart:
             if done:
                 self._guardian.wait()
         self._tree.close()
+        if self._meter is not None:
+            self._meter.close()
         if self._input is not None:
             self._input.close()
         if self._files is not None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from bireme.loop import Loop
     from bireme.one_node.stack_taker import StackTaker
+    from bireme.one_node.use_meter import UseMeter
     from bireme.process.guardian import Handle
     from bireme.process.worker import WorkerStart
-    from bireme.result.rank_use import RankUses
     from bireme.result.stacks import RankStack
 
 
@@ -93,11 +93,11 @@ class ProcessTree:
 
         return stack_taker.StackTaker(loop, tool, ranks, environ, on_end)
 
-    def used(self, ranks: Mapping[int, int], environ: Mapping[str, str]) -> RankUses:
-        """What ranks that have this environment use now, given with their pids."""
-        from bireme.one_node import stack_taker
+    def use_meter(self, environ: Mapping[str, str], gpus: Mapping[int, str]) -> UseMeter:
+        """What measures what ranks use; for the arguments see there."""
+        from bireme.one_node import use_meter
 
-        return stack_taker.used(ranks, environ)
+        return use_meter.UseMeter(environ, gpus)
 
     def describe(self, pids: Sequence[int]) -> tuple[str, ...]:
         """``pid (name, state)`` of each process that still exists."""

@@ -8,9 +8,8 @@ import sys
 from bireme import jsontext
 from bireme.errors import counted
 from bireme.one_node.flight_recorder import FlightRecorder
-from bireme.planning.environment import STEPS
+from bireme.one_node.use_meter import STATES, step_of
 from bireme.process import kernel
-from bireme.result.rank_use import RankUses
 from bireme.result.stacks import MOST_FRAMES, Frame, RankStack
 
 TYPE_CHECKING = False
@@ -29,7 +28,6 @@ _MOST_BYTES = 1 << 20
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>", "<sent>")
 _CALLS, _FILES = 4, 3
 """Functions of the kernel, and files, that are named of a process without a stack of Python."""
-_STATES = {"R": "running", "S": "asleep", "D": "asleep in the kernel", "T": "stopped", "t": "traced", "Z": "ended"}
 
 
 def find_tool(path: str, *beside: str) -> str:
@@ -161,40 +159,6 @@ class StackTaker:
 _NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 
 
-def step_of(rank: int, environ: Mapping[str, str]) -> float:
-    """The number of the step that the script of a rank has reported; -1: none."""
-    try:
-        fd = os.open(f"{environ[STEPS]}{rank}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (OSError, KeyError):
-        return -1.0
-    try:
-        step = float(os.read(fd, 24))
-    except (OSError, ValueError):
-        return -1.0
-    finally:
-        os.close(fd)
-    return step if 0 <= step < float("inf") else -1.0
-
-
-def used(ranks: Mapping[int, int], environ: Mapping[str, str]) -> RankUses:
-    """What each of these ranks, given with its pid, uses now.
-
-    Args:
-        environ: what the ranks have been given.
-    """
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    known = kernel.stats()
-    families = kernel.families(ranks.values(), known)
-    below = [[known[each] for each in families[pid] if each in known] for pid in ranks.values()]
-    return RankUses(
-        ranks=tuple(ranks),
-        states=tuple(_STATES.get(known[pid][1], known[pid][1]) if pid in known else "ended" for pid in ranks.values()),
-        cpu=tuple(sum(stat[3] for stat in family) / tick for family in below),
-        rss=tuple(sum(stat[4] for stat in family) * page for family in below),
-        steps=tuple(step_of(rank, environ) for rank in ranks),
-    )
-
-
 def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
     """The stacks in an answer of py-spy: the main thread, and others that run code of a script."""
     try:
@@ -269,7 +233,7 @@ def _state(pid: int, before: tuple[float, float]) -> str:
     stat = kernel.stat_of(pid)
     if stat is None:
         return ""  # it has just ended
-    words = _STATES.get(stat[1], stat[1])
+    words = STATES.get(stat[1], stat[1])
     if stat[1] in "SD":
         try:
             with open(f"/proc/{pid}/wchan") as file:

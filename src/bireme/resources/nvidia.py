@@ -18,12 +18,16 @@ _WAIT = 60.0
 
 
 class DeviceUse(Value):
-    """How much memory of a device is used, in bytes; ``by_process``: by pid, as far as the driver knows."""
+    """How much memory of a device is used, in bytes; ``by_process``: by pid, as far as the driver knows.
+
+    ``busy``: the share of the last moment in which it computed, 0 to 1; -1: not known, as of a part (MIG).
+    """
 
     index: str
     uuid: str
     used: int
     by_process: Mapping[int, int]
+    busy: float = -1.0
 
     def is_meant(self, word: str) -> bool:
         """Whether an index or a UUID, possibly shortened, means this device."""
@@ -90,8 +94,14 @@ class Driver:
                 used = int(self._nvml.nvmlDeviceGetMemoryInfo(device).used)
             except Exception:
                 continue
-            found.append(DeviceUse(index, uuid, used, self._by_process(device)))
+            found.append(DeviceUse(index, uuid, used, self._by_process(device), self._busy(device)))
         return found
+
+    def _busy(self, device: object) -> float:
+        try:
+            return int(self._nvml.nvmlDeviceGetUtilizationRates(device).gpu) / 100
+        except Exception:
+            return -1.0
 
     def _by_process(self, device: object) -> dict[int, int]:
         try:

@@ -17,6 +17,8 @@ class RankUses(Value):
         states: such as ``running``.
         cpu: seconds of processor time so far.
         rss: bytes of memory now.
+        gpu: the share of the last moment in which the rank's GPU computed, 0 to 1; -1: not known.
+        gpu_memory: bytes that are used of the rank's GPU; -1: not known.
         steps: the number of the step that the script has reported (`bireme.report`); -1: none.
     """
 
@@ -24,6 +26,8 @@ class RankUses(Value):
     states: tuple[str, ...]
     cpu: tuple[float, ...]
     rss: tuple[int, ...]
+    gpu: tuple[float, ...]
+    gpu_memory: tuple[int, ...]
     steps: tuple[float, ...]
 
 

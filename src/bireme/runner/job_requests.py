@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         def last_line(self) -> str:
             """What a rank has written last."""
 
-        def measure(self, then: Callable[[dict[int, tuple[str, float, int, float]]], object]) -> None:
-            """Find out what the ranks use: state, seconds of processor time, bytes, step."""
+        def measure(self, then: Callable[[dict[int, tuple[object, ...]]], object]) -> None:
+            """Find out what the ranks use: state, seconds of processor time, bytes, and so on, as in `RankUses`."""
 
         def silence(self, rank: int) -> float:
             """How many seconds ago a rank has written."""
@@ -121,16 +121,17 @@ class JobRequests:
             "events": session.spec.events and os.path.abspath(session.spec.events),
         }
 
-    def _tell_uses(self, uses: dict[int, tuple[str, float, int, float]], client: Client) -> None:
+    def _tell_uses(self, uses: dict[int, tuple[object, ...]], client: Client) -> None:
         """Answer in columns, with a number for each node: all of it again for each rank would take milliseconds."""
         session, facts = self._session, self._facts()
         hosts, number_of = session.where()[0], {name: number for number, name in enumerate(facts["nodes"])}
-        used = [uses.get(rank, (None, 0.0, 0, -1.0)) for rank in hosts]
+        names = ("state", "cpu", "rss", "gpu", "gpu_memory", "step")
+        used = [uses.get(rank, (None, 0.0, 0, -1.0, -1, -1.0)) for rank in hosts]
         columns = {
             "rank": list(hosts),
             "node": [number_of[node] for node in hosts.values()],
             "age": [round(session.silence(rank), 1) for rank in hosts],
-            **{name: [each[place] for each in used] for place, name in enumerate(("state", "cpu", "rss", "step"))},
+            **{name: [each[place] for each in used] for place, name in enumerate(names)},
         }
         client.answer({"said": "", **facts, "at": round(time.monotonic(), 3), "columns": columns})
 

@@ -338,7 +338,7 @@ class Session:
         stacks, _ = self._question()
         stacks.answered({(each.rank, each.thread): each for each in found})
 
-    def measure(self, then: Callable[[dict[int, tuple[str, float, int, float]]], object]) -> None:
+    def measure(self, then: Callable[[dict[int, tuple[object, ...]]], object]) -> None:
         """Find out what the ranks use, before ``then``; that comes after `_MEASURE` at the latest."""
         _, uses = self._question()
         uses.put(then)
@@ -346,7 +346,7 @@ class Session:
     def measured(self, told: RankUses) -> None:
         """Note what ranks of a node use."""
         _, uses = self._question()
-        each = zip(told.states, told.cpu, told.rss, told.steps, strict=True)
+        each = zip(told.states, told.cpu, told.rss, told.gpu, told.gpu_memory, told.steps, strict=True)
         uses.answered(dict(zip(told.ranks, each, strict=True)))
 
     def silence(self, rank: int) -> float:

@@ -113,7 +113,11 @@ FROM_AGENT: tuple[Message, ...] = (
     Rested(rank=0, number=1),
     Eof(rank=1, number=2),
     Stacks(stacks=(RankStack(rank=1, state="asleep", frames=(Frame(function="step", file="a.py", line=3),)),)),
-    Measured(uses=RankUses(ranks=(1,), states=("asleep",), cpu=(1.5,), rss=(4096,), steps=(-1.0,))),
+    Measured(
+        uses=RankUses(
+            ranks=(1,), states=("asleep",), cpu=(1.5,), rss=(4096,), gpu=(-1.0,), gpu_memory=(-1,), steps=(-1.0,)
+        )
+    ),
     NeedTool(machine="x86_64"),
     Say(level="warning", text="disk full"),
     Unfit(problems=("cannot fork",)),

@@ -37,12 +37,12 @@ def test_the_main_thread(threads: list[dict[str, object]], labels: list[str]) ->
 
 COUNTS = """
 import subprocess, sys
-from bireme.one_node.stack_taker import used
+from bireme.one_node.use_meter import UseMeter
 
 listed = []
 sys.addaudithook(lambda event, args: listed.append(args) if event == "os.listdir" and args == ("/proc",) else None)
 ranks = {rank: subprocess.Popen(["sh", "-c", "read line"], stdin=-1) for rank in range(3)}
-print(len(used({rank: each.pid for rank, each in ranks.items()}, {}).ranks), len(listed))
+print(len(UseMeter({}, {}).measure({rank: each.pid for rank, each in ranks.items()}).ranks), len(listed))
 for each in ranks.values():
     each.communicate()
 """

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import bireme
 from bireme.errors import BadInputError
 from bireme.resources.devices import Devices, discover, slot_aliases, usable_slots, visible_variables
+from tests.conftest import clean_environ
 from tests.kit import needs
 
 NVML = r"""
@@ -89,6 +90,12 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *d, unsigned *n, struc
     *n = known;
     return known > room ? NO_ROOM : OK;
 }
+struct shares { unsigned gpu, memory; };
+int nvmlDeviceGetUtilizationRates(struct device *d, struct shares *out) {
+    if (!strcmp(d->kind, "old")) return NOT_SUPPORTED;
+    out->gpu = 97 - d->gpu; out->memory = 5;
+    return OK;
+}
 int nvmlDeviceGetMaxMigDeviceCount(struct device *d, unsigned *n) { *n = 7; return OK; }
 int nvmlDeviceGetMigDeviceHandleByIndex(struct device *d, unsigned i, struct device **out) {
     /* every second place is left empty, as after some devices were taken away again */
@@ -155,6 +162,19 @@ def test_the_smallest_of_some_devices_tells_how_much_memory_there_is(
     environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "FAKE_NVML": gpus, "PYTHONPATH": home}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(None if gib is None else gib << 30)
+
+
+def test_what_ranks_use_of_their_gpus(nvml: Path, tmp_path: Path) -> None:
+    """Rank 2 has one that says little, rank 3 one that the driver does not know; it does not matter who uses memory."""
+    (uses := tmp_path / "uses").write_text("0 4711 1024\n0 4712 1024\n2 0 7\n")
+    script = (
+        "from bireme.one_node.use_meter import UseMeter\n"
+        "found = UseMeter({}, {0: '0', 1: 'GPU-1', 2: '2', 3: '9'}).measure(dict.fromkeys(range(4), 1))\n"
+        "print(found.gpu, found.gpu_memory)"
+    )
+    environment = clean_environ(LD_LIBRARY_PATH=str(nvml), FAKE_NVML="plain,plain,old", FAKE_NVML_USE=str(uses))
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0.97, 0.96, -1.0, -1.0) (2048, 0, 7, -1)"
 
 
 def with_nvml(nvml: Path, gpus: str, root: str, accelerator: str = "auto", **environ: str) -> Devices:
