@@ -93,7 +93,8 @@ class HangWatch:
             return False
         if self._quiet.given is not None:
             return True  # also if they spin
-        if any(after[key].cpu - before[key].cpu > _FLAT_CPU * seconds for key in after):
+        busy = (key for key in after if after[key].cpu - before[key].cpu > _FLAT_CPU * seconds)
+        if not all(_stands(before[key], after[key]) for key in busy):
             return False
         # A server that waits for requests, and ranks that all wait for something, do not move either. But where some
         # wait for the others in a collective, and one is elsewhere, nothing can come.
@@ -107,8 +108,15 @@ def _place(each: RankStack) -> tuple[object, ...]:
     return (inner, each.frames[1:])
 
 
+def _stands(before: RankStack, after: RankStack) -> bool:
+    """Whether a rank waits in the same collective as before, as far as that is known; CUDA spins meanwhile."""
+    waits = ({(group.name, group.waits) for group in each.groups if group.waits} for each in (before, after))
+    return bool(set.intersection(*waits))
+
+
 def _waits_for_others(each: RankStack) -> bool:
-    return any(part in frame.file for frame in each.frames for part in _COLLECTIVES)
+    in_one = any(part in frame.file for frame in each.frames for part in _COLLECTIVES)
+    return in_one or any(group.waits for group in each.groups)
 
 
 def _is_debugged(each: RankStack) -> bool:

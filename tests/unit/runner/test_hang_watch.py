@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bireme.result.collectives import GroupProgress
 from bireme.result.stacks import Frame, RankStack
 from bireme.runner.hang_watch import HangWatch
 from bireme.runner.quiet_time import TICK, QuietTime
@@ -15,6 +16,7 @@ WAITS = (
     Frame(function="all_reduce", file="/lib/torch/distributed/c10d.py", line=9, own=False),
     Frame(function="step", file="a.py", line=3),
 )
+CUDA = Frame(function="item", file="a.py", line=9)
 READS = (Frame(function="read", file="a.py", line=7), Frame(function="step", file="a.py", line=4))
 
 
@@ -98,6 +100,20 @@ def test_what_moves_between_two_looks(changes: dict[str, object], limit: float |
     assert one.looks > 4
     suspected, quiet = one.noted[:2]
     assert suspected.startswith("suspected ") and quiet.startswith("quiet ")
+
+
+@pytest.mark.parametrize(("advances", "said"), [(0, "hangs after 40; "), (1, "")], ids=["the-same", "the-next"])
+def test_a_rank_that_spins_in_a_collective(advances: int, said: str) -> None:
+    """It is in a function of CUDA, and uses a core; by PyTorch's record it waits in the same one at both looks."""
+    one = Ranks()
+    one.go(10, talks=True)
+
+    def spin() -> None:
+        group = GroupProgress(name="0", label="dp", called=6, waits=6 + advances * one.looks)
+        one.stacks[0] = RankStack(rank=0, frames=(CUDA,), cpu=10.0 * one.looks, groups=(group,))
+
+    one.change = spin
+    assert one.go(60) == said
 
 
 @pytest.mark.parametrize(
