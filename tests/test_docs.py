@@ -240,7 +240,7 @@ def test_stop_ladder():
     assert table == {key: (step.state, step.do, step.deadline) for key, step in TABLE.items()}
 
 
-GUARANTEES = ("What dies, and what happens then", "On many nodes", "Signals")
+GUARANTEES = ("What dies, and what happens then", "On many nodes", "Signals", "Jobs that are watched")
 
 
 def named_tests() -> set[str]:
@@ -251,7 +251,7 @@ def named_tests() -> set[str]:
 def test_every_guarantee_has_a_test():
     text = page("guarantees.md")
     numbers = [[row[0] for row in rows(section(text, title))] for title in GUARANTEES]
-    for letter, found in zip("DNS", numbers, strict=True):
+    for letter, found in zip("DNSW", numbers, strict=True):
         assert found == [f"{letter}{number + 1}" for number in range(len(found))]
     tests = dict(rows(section(text, "The tests")))
     assert list(tests) == [number for found in numbers for number in found]
