@@ -94,7 +94,8 @@ class Driver:
                 used = int(self._nvml.nvmlDeviceGetMemoryInfo(device).used)
             except Exception:
                 continue
-            found.append(DeviceUse(index, uuid, used, self._by_process(device), self._busy(device)))
+            by_process, busy = self._by_process(device), self._busy(device)
+            found.append(DeviceUse(index=index, uuid=uuid, used=used, by_process=by_process, busy=busy))
         return found
 
     def _busy(self, device: object) -> float:
