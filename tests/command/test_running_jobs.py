@@ -371,14 +371,15 @@ def test_a_log_is_bounded_and_keeps_its_beginning_and_end(stage: Stage, detached
     assert min(len(first), len(last)) >= detached_jobs.PART // (LINE + 100)
 
 
-@pytest.mark.parametrize(("rank", "letters"), [(0, "ad"), (1, "bcd"), (5, "d"), (10, "ef")])
+@pytest.mark.parametrize(("rank", "letters"), [(0, "ad"), (1, "bcd"), (5, "d"), (10, "ef"), (9, "")])
 def test_the_lines_of_a_rank(stage: Stage, tmp_path: Path, rank: int, letters: str) -> None:
     """Also the rest of a long line, and what several ranks have written alike."""
     (folder := tmp_path / "bireme").mkdir()
     lines = ("[b:0] a", "[b:1] b", "[b:1+] c", "[*:0-3,5] d", "[12:30:01.123 b:10] e", "bireme: x", "[y] z", "[b:10] f")
     (folder / "7.log").write_text("\n".join(lines))
-    said = stage.run("logs", "7", "--rank", str(rank), code=0, env=clean_environ(XDG_STATE_HOME=str(tmp_path))).stdout
-    assert "".join(line.split()[-1] for line in said.splitlines()) == letters
+    done = stage.run("logs", "7", "--rank", str(rank), code=0, env=clean_environ(XDG_STATE_HOME=str(tmp_path)))
+    assert "".join(line.split()[-1] for line in done.stdout.splitlines()) == letters
+    assert done.stderr.startswith("bireme: no line of rank 9: ") == (not letters)
 
 
 def test_parts_of_old_logs_are_removed(detached, script, tmp_path: Path) -> None:

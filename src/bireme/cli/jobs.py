@@ -73,14 +73,14 @@ def _logs(parsed: Parsed) -> int:
         hint = f"its output goes to its terminal: bireme attach {job} shows it from now on" if running else hint
         raise BadInputError(f"no log of a job {job}", hint=hint)
     rank, follow = parsed.options["rank"], parsed.options["follow"]
-    number, rest = -1, b""
+    number, rest, shown = -1, b"", False
     file: BinaryIO | None = None
     while True:
         runs, later = follow and detached.is_running(path), detached.next_part(path, number)
         for line in file or ():
             rest += line
             if rank is None or rest.endswith(b"\n"):
-                _write(rest, rank)
+                shown = _write(rest, rank) or shown
                 rest = b""
         if later is not None:
             if later[0] > number + 1:
@@ -92,19 +92,21 @@ def _logs(parsed: Parsed) -> int:
         elif runs:
             time.sleep(_FOLLOW)
         else:
-            _write(rest, rank)
+            if not _write(rest, rank) and not shown:
+                complain(f"no line of rank {rank}: without --rank, lines without a label are shown too")
             return OK
 
 
-def _write(line: bytes, rank: int | None) -> None:
+def _write(line: bytes, rank: int | None) -> bool:
     """Show a line, if it is one of this rank: it is labelled ``[host:rank]``, ``[host:rank+]`` or ``[host:0-3,7]``."""
     if rank is not None:
         label = line.partition(b"]")[0]
         ranks = label.rpartition(b":")[2].removesuffix(b"+").split(b",") if label.startswith(b"[") else ()
         pairs = [(low, high or low) for low, _, high in (each.partition(b"-") for each in ranks)]
         if not any(low.isdigit() and high.isdigit() and int(low) <= rank <= int(high) for low, high in pairs):
-            return
+            return False
     os.write(1, line)
+    return True
 
 
 def _attach(parsed: Parsed) -> int:
