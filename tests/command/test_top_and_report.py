@@ -46,13 +46,13 @@ def test_the_slowest_stand_first() -> None:
         ("a", [4, 0, 1]),
     ]
     assert top.head(found) == "job 7 mine: 5 ranks on 2 nodes, running for 1 min 01 s"
-    assert [stale for _, _, stale in top.lines(found, {}, 80)] == [True, False]
+    assert [top.line(row, found, {})[1] for row in top.arranged(found, 80)] == [True, False]
 
 
 def test_a_narrow_window_has_more_rows() -> None:
     found = facts(*({"node": "a", "age": 0} for _ in range(5)), nodes=("a",))
-    assert [row[0] for row in top.lines(found, {}, 50)] == ["a", "", ""]
-    assert len(top.lines(found, {}, 200)) == 1
+    assert [row[0] for row in top.arranged(found, 50)] == ["a", "", ""]
+    assert len(top.arranged(found, 200)) == 1
 
 
 def test_what_a_cell_says() -> None:

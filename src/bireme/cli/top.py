@@ -96,21 +96,34 @@ def _short(seconds: float) -> str:
     return f"{seconds / 60:.0f}m" if seconds < 5400 else f"{seconds / 3600:.0f}h"
 
 
-def lines(facts: Facts, before: dict[int, Facts], width: int) -> list[tuple[str, str, bool]]:
-    """The rows: the node ("" on further rows of it), its cells as text, and whether one of them is stale."""
-    names = max(map(len, facts["nodes"]), default=0)
-    cell_width = _CELL
-    for name, more in (("step", _STEP), ("gpu_memory", _GPU)):
-        cell_width += more if any(each[name] >= 0 for each in facts["each"]) else 0
-    across = max(1, (width - names - 3) // cell_width)
-    rows = []
-    for name, ranks in slowest(facts):
-        for first in range(0, max(1, len(ranks)), across):
-            part = ranks[first : first + across]
-            text = "".join(f"{cell(each, before):{cell_width}}" for each in part).rstrip()
-            stale = any(each["age"] >= _STALE for each in part if each["state"] is not None)
-            rows.append((name if not first else "", printable(f"{'' if first else name:{names}}  {text}"), stale))
-    return rows
+def arranged(facts: Facts, width: int) -> list[tuple[str, list[Facts]]]:
+    """The rows: the node ("" on further rows of it), and its ranks there."""
+    across = max(1, (width - _names(facts) - 3) // _cell_width(facts))
+    return [
+        ("" if first else name, ranks[first : first + across])
+        for name, ranks in slowest(facts)
+        for first in range(0, max(1, len(ranks)), across)
+    ]
+
+
+def line(row: tuple[str, list[Facts]], facts: Facts, before: dict[int, Facts]) -> tuple[str, bool]:
+    """A row as text, and whether a rank in it is stale."""
+    name, ranks = row
+    width = _cell_width(facts)
+    text = "".join(f"{cell(each, before):{width}}" for each in ranks).rstrip()
+    stale = any(each["age"] >= _STALE for each in ranks if each["state"] is not None)
+    return printable(f"{name:{_names(facts)}}  {text}"), stale
+
+
+def _names(facts: Facts) -> int:
+    return max(map(len, facts["nodes"]), default=0)
+
+
+def _cell_width(facts: Facts) -> int:
+    if "width" not in facts:
+        known = {name: any(each[name] >= 0 for each in facts["each"]) for name in ("step", "gpu_memory")}
+        facts["width"] = _CELL + _STEP * known["step"] + _GPU * known["gpu_memory"]
+    return int(facts["width"])
 
 
 def once(ask: Ask, width: int) -> str:
@@ -118,8 +131,9 @@ def once(ask: Ask, width: int) -> str:
     first = measure(ask)
     time.sleep(_FIRST_PAUSE)
     facts = measure(ask)
-    rows = lines(facts, {each["rank"]: each for each in first["each"]}, width)
-    return "\n".join((head(facts), _COLUMNS, *(row[1] for row in rows), ""))
+    before = {each["rank"]: each for each in first["each"]}
+    rows = (line(row, facts, before)[0] for row in arranged(facts, width))
+    return "\n".join((head(facts), _COLUMNS, *rows, ""))
 
 
 class Screen:
@@ -160,15 +174,18 @@ class Screen:
         import curses
 
         height, width = window.getmaxyx()
-        rows, nodes = lines(self._facts, self._before, width), [name for name, _ in slowest(self._facts)]
+        rows = arranged(self._facts, width)
+        nodes = [name for name, _ in rows if name]
         self._marked = max(0, min(self._marked, len(nodes) - 1))
         window.erase()
         _put(window, 0, head(self._facts), curses.A_BOLD)
         _put(window, 1, self._news or _COLUMNS, curses.A_DIM)
         marked = next((number for number, row in enumerate(rows) if nodes and row[0] == nodes[self._marked]), 0)
         top = max(0, marked - max(1, height - 4) + 1)
-        for place, (number, (name, text, stale)) in enumerate(list(enumerate(rows))[top : top + max(0, height - 3)]):
-            style = (curses.A_BOLD if stale else 0) | (curses.A_REVERSE if number == marked and name else 0)
+        for place, row in enumerate(rows[top : top + max(0, height - 3)]):
+            text, stale = line(row, self._facts, self._before)
+            is_marked = top + place == marked and row[0]
+            style = (curses.A_BOLD if stale else 0) | (curses.A_REVERSE if is_marked else 0)
             _put(window, 2 + place, text, style)
         _put(window, height - 1, _KEYS, curses.A_DIM)
         window.refresh()
