@@ -110,6 +110,24 @@ def test_ranks_with_nccl_say_in_which_collective_they_wait(jobs: Jobs, recorded:
     job.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("kind", ["python", "script", "wrap", "own"])
+def test_which_ranks_are_to_record(jobs: Jobs, recorded: list[object], kind: str) -> None:
+    """None whose files may be others: PyTorch ends a rank where it cannot make its pipe. The user's words go before."""
+    names = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "NCCL_RAS_ADDR")
+    script = jobs.write("shows.py", f"import os\nprint([os.environ.get(name) for name in {names}])\n")
+    wrapper = jobs.write("enters", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    words = {
+        "python": (),
+        "script": ("--python", wrapper),
+        "wrap": ("--wrap", "env"),
+        "own": ("--export", "NCCL_RAS_ADDR=localhost:7"),
+    }
+    shown = jobs.run("-q", "--output", "raw", *words[kind], script, hosts="node1:1", code=0).stdout.strip()
+    said = {"python": r"\['/.*/recorder', 'localhost:2\d{4}'\]", "own": r"\['/.*/recorder', 'localhost:7'\]"}
+    assert re.fullmatch(said.get(kind, r"\[None, None\]"), shown), shown
+
+
 @pytest.mark.torch
 def test_what_pytorch_has_written_at_a_time_out_is_in_the_report(jobs: Jobs, recorded: list[object]) -> None:
     done = jobs.run(*recorded, "times out", hosts="node[1-2]", code=134)

@@ -217,12 +217,18 @@ class NodePart:
     def _recording(self) -> dict[str, str]:
         """The variables by which ranks with NCCL say in which collectives they wait.
 
-        Not for programs that may have other files: PyTorch fails where it cannot make its pipe.
+        Not for programs that may have other files, as a script in the place of Python may enter a container: PyTorch
+        ends a rank where it cannot make its pipe.
         """
         plain = all(worker.argv[0] == self._plan.interpreter for worker in self._plan.workers)
         if self._accelerator not in ("cuda", "rocm") or self._error_folder < 0 or not plain:
             return {}
-        return recording_environment(self._plan.error_dir)
+        try:
+            with open(self._plan.interpreter, "rb") as file:
+                is_program = file.read(4) == b"\x7fELF"
+        except OSError:
+            return {}
+        return recording_environment(self._plan.error_dir) if is_program else {}
 
     def _clean_up(self) -> None:
         """Remove the job's files; run by whichever of agent, watcher and guardian is left."""
