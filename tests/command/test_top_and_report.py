@@ -155,6 +155,14 @@ def test_what_a_program_has_said_is_no_html(tmp_path: Path) -> None:
     assert "evil()" in text and "<script" not in text and "<b>" not in text
 
 
+def test_quiet_times_and_lost_nodes_are_in_the_story(tmp_path: Path) -> None:
+    told = [event("planned", nodes=["a"], ranks=1), event("connected", host="a"), event("suspected", seconds=40)]
+    told += [event("quiet", seconds=50), event("lost", host="a", reason="no sign of life for 10 s")]
+    (path := tmp_path / "events").write_text("\n".join(told) + "\n")
+    text = job_page.page(job_page.read(str(path)), str(path))
+    assert "nothing was written for 50.0 s, but a rank moves" in text and "a: no sign of life for 10 s" in text
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -106,6 +106,12 @@ def _view(events: list[dict[str, Any]]) -> dict[str, Any]:
             marks.append({"x": place(when), "kind": name, "text": title})
             more = event.get("stacks", "")
             words.append({"when": duration(when - begin), "title": title, "text": text, "more": more})
+        elif name in ("quiet", "lost"):
+            silence = (
+                f"nothing was written for {duration(event['seconds'])}, but a rank moves" if name == "quiet" else ""
+            )
+            text = silence or f"{event['host']}: {event['reason']}"
+            words.append({"when": duration(when - begin), "title": name, "text": text, "more": ""})
     for bars in rows.values():
         for bar in bars:
             until = end if bar["to"] is None else bar["to"]
