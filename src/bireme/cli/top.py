@@ -34,6 +34,8 @@ _STALE = 60.0
 def measure(ask: Ask) -> Facts:
     """Ask a job what its ranks use."""
     facts = ask(do="top")
+    if "columns" not in facts:
+        raise BadInputError("the job was started by another version of Bireme", hint="ask it with that one")
     names, keys = facts["nodes"], tuple(facts["columns"])
     facts["each"] = [dict(zip(keys, row, strict=True)) for row in zip(*facts["columns"].values(), strict=True)]
     for each in facts["each"]:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _BEAT = 0.05
 """Seconds between two looks for the files."""
+_MOST = 1 << 24
+"""Bytes of a file that is read: to take a larger one apart would hold up the agent."""
+_MOST_GROUPS, _LONGEST = 64, 200
+"""Process groups of a rank that are told, those in which it waits first, and characters of a text about one."""
 _QUESTION = b"TIMEOUT 1\nSTATUS\n"
 _MOST_BYTES, _MOST_LINES = 1 << 16, 12
 """Bytes that are read of NCCL's answer, and its lines that are kept."""
@@ -52,13 +56,13 @@ class FlightRecorder:
         self._loop, self._on_end = loop, on_end
         self.found: dict[int, tuple[GroupProgress, ...]] = {}
         self.nccl = ""
-        self._files: dict[int, tuple[str, object]] = {}  # of ranks that are to write one: its path, and what is there
+        self._files: dict[int, tuple[str, object, object]] = {}  # …: its path, what was there, and what was seen last
         pipe, file = environ.get(RECORDER_PIPE, ""), environ.get(RECORDED, "")
         for rank in ranks:
             path = f"{file}{rank}"
             before = _signature(path)
             if pipe and file and _poke(f"{pipe}{rank}.pipe"):
-                self._files[rank] = path, before
+                self._files[rank] = path, before, before
         self._socket: socket.socket | None = None
         self._said = bytearray()
         if self._files:
@@ -71,13 +75,14 @@ class FlightRecorder:
         return not self._files and self._socket is None
 
     def _look(self) -> None:
-        for rank, (path, before) in list(self._files.items()):
-            if _signature(path) in (None, before):
-                continue
-            found = _read(path)
+        for rank, (path, before, last) in list(self._files.items()):
+            seen = _signature(path)
+            found = _read(path) if seen == last and seen not in (None, before) else None  # once it rests
             if found is not None:
                 self.found[rank] = found
                 del self._files[rank]
+            else:
+                self._files[rank] = path, last if seen == last else before, seen
         if self._files:
             self._timer = self._loop.after(_BEAT, self._look)
         elif self.ended:
@@ -87,8 +92,10 @@ class FlightRecorder:
         import socket
 
         host, _, port = address.rpartition(":")
+        if host not in ("localhost", "127.0.0.1", "[::1]"):  # to look a name up may take seconds
+            return
         try:
-            self._socket = socket.create_connection((host, int(port)), _BEAT)
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), _BEAT)
             self._socket.sendall(_QUESTION)
             self._socket.setblocking(False)
         except (OSError, ValueError):
@@ -136,7 +143,7 @@ def recorded(prefix: str, ranks: Iterable[int]) -> tuple[RankStack, ...]:
 def _read(path: str) -> tuple[GroupProgress, ...] | None:
     """The progress in a file; None: it is not whole."""
     try:
-        return progress(read_regular(path, os.O_NOFOLLOW))
+        return progress(read_regular(path, os.O_NOFOLLOW, _MOST))
     except (OSError, EOFError, pickle.UnpicklingError):
         return None
     except Exception:  # of a version that we do not know
@@ -165,16 +172,17 @@ def progress(dump: bytes) -> tuple[GroupProgress, ...]:
     for entry in recorded["entries"]:
         if entry["is_p2p"]:
             continue
-        name, label = entry["process_group"]
-        label = label if label and label != "undefined" else name
-        group = groups.get(name) or GroupProgress(name=name, label=label, called=0, members=members.get(name, ()))
-        number = entry["collective_seq_id"]
+        name, label = map(str, entry["process_group"])
+        label = (label if label and label != "undefined" else name)[:_LONGEST]
+        new = GroupProgress(name=name[:_LONGEST], label=label, called=0, members=members.get(name, ()))
+        group = groups.get(name, new)
+        number = int(entry["collective_seq_id"])
         group = group.replace(called=max(group.called, number))
         if not group.waits and not entry["retired"] and entry["state"] != "completed":
             what = entry["profiling_name"].rpartition(":")[2]
-            group = group.replace(waits=number, what=f"{what} {entry['input_sizes']}")
+            group = group.replace(waits=number, what=f"{what} {entry['input_sizes']}"[:_LONGEST])
         groups[name] = group
-    return tuple(groups.values())
+    return tuple(sorted(groups.values(), key=lambda group: not group.waits)[:_MOST_GROUPS])
 
 
 def trouble(said: str) -> str:

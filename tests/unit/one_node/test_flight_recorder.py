@@ -13,6 +13,7 @@ from bireme.one_node.flight_recorder import FlightRecorder, progress, recorded, 
 from bireme.planning.environment import RECORDED, RECORDER_PIPE
 from bireme.result.collectives import GroupProgress
 from bireme.result.stacks import RankStack, merged
+from bireme.validate import build
 
 
 def entry(number: int, what: str, *, group: tuple[str, str] = ("0", "default_pg"), **more: object) -> dict[str, object]:
@@ -106,6 +107,16 @@ def test_nothing_of_a_file_is_run(tmp_path: Path) -> None:
         (tmp_path / f"dump{rank}").write_bytes(data)
     assert [each.rank for each in recorded(f"{tmp_path}/dump", range(5))] == [3]
     assert not (tmp_path / "run").exists()
+
+
+def test_what_another_version_may_write_breaks_no_protocol() -> None:
+    """What an agent tells has the types that it is to have, and is not long: else its node would count as lost."""
+    many = [entry(each, "x" * 999, group=(each, "y" * 999)) for each in range(1, 200)]  # type: ignore[arg-type]
+    found = progress(dump(*many))
+    assert len(found) == 64 and max(len(text) for each in found for text in (each.name, each.label, each.what)) == 200
+    assert build(GroupProgress, found[0].as_dict()) == found[0]
+    with pytest.raises(TypeError):
+        progress(dump(entry(None, "x")))  # type: ignore[arg-type]
 
 
 def test_who_has_no_pipe_is_not_waited_for(tmp_path: Path) -> None:
