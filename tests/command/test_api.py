@@ -160,10 +160,10 @@ def test_another_signal_is_an_outcome(script):
 def test_events_are_told_as_they_happen(script):
     """An error in the function is the caller's own: it is shown, and the job goes on."""
     done = run_python(
-        "import sys, bireme\n"
+        "import os, sys, bireme\n"
         "from bireme.job import JobSpec, Program\n"
         "def hear(event):\n"
-        "    print(event['event'], event.get('rank', ''), flush=True)\n"
+        "    os.write(1, f\"{event['event']} {event.get('rank', '')}\\n\".encode())\n"  # in one piece
         "    if event['event'] == 'up': raise KeyError('mine')\n"
         "spec = JobSpec(Program(sys.argv[1]), num_gpus=1, accelerator='cpu')\n"
         "print('code', bireme.run(spec, on_event=hear).exit_code)\n"
