@@ -115,7 +115,7 @@ def test_which_ranks_are_to_record(jobs: Jobs, recorded: list[object], kind: str
     """None whose files may be others: PyTorch ends a rank where it cannot make its pipe. The user's words go before."""
     names = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "NCCL_RAS_ADDR")
     script = jobs.write("shows.py", f"import os\nprint([os.environ.get(name) for name in {names}])\n")
-    wrapper = jobs.write("enters", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    wrapper = jobs.write("enters", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
     words = {
         "python": (),
