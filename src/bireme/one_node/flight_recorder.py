@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from bireme.loop import Loop
 
@@ -32,6 +32,8 @@ _MOST = 1 << 24
 """Bytes of a file that is read: to take a larger one apart would hold up the agent."""
 _MOST_GROUPS, _LONGEST = 64, 200
 """Process groups of a rank that are told, those in which it waits first, and characters of a text about one."""
+_MOST_NUMBER, _MOST_MEMBERS = 1 << 63, 1 << 17
+"""What numbers are below (PyTorch counts in 64 bits), and characters of a list of ranks that is taken apart."""
 _QUESTION = b"TIMEOUT 1\nSTATUS\n"
 _MOST_BYTES, _MOST_LINES = 1 << 16, 12
 """Bytes that are read of NCCL's answer, and its lines that are kept."""
@@ -165,24 +167,41 @@ def progress(dump: bytes) -> tuple[GroupProgress, ...]:
     """
     recorded = _Plain(io.BytesIO(dump)).load()
     members = {
-        group["name"]: tuple(map(int, re.findall(r"\d+", group["ranks"])))
+        group["name"]: tuple(map(_number, re.findall(r"\d+", group["ranks"])))
         for group in recorded.get("pg_config", {}).values()
+        if len(group["ranks"]) <= _MOST_MEMBERS
     }
     groups: dict[str, GroupProgress] = {}
     for entry in recorded["entries"]:
         if entry["is_p2p"]:
             continue
-        name, label = map(str, entry["process_group"])
-        label = (label if label and label != "undefined" else name)[:_LONGEST]
-        new = GroupProgress(name=name[:_LONGEST], label=label, called=0, members=members.get(name, ()))
+        name, label = map(_line, entry["process_group"])
+        label = label if label and label != "undefined" else name
+        new = GroupProgress(name=name, label=label, called=0, members=members.get(name, ()))
         group = groups.get(name, new)
-        number = int(entry["collective_seq_id"])
+        number = _number(entry["collective_seq_id"])
         group = group.replace(called=max(group.called, number))
         if not group.waits and not entry["retired"] and entry["state"] != "completed":
-            what = entry["profiling_name"].rpartition(":")[2]
-            group = group.replace(waits=number, what=f"{what} {entry['input_sizes']}"[:_LONGEST])
+            what = _line(entry["profiling_name"]).rpartition(":")[2]
+            sizes = [[_number(size) for size in each[:_LONGEST]] for each in entry["input_sizes"][:_LONGEST]]
+            group = group.replace(waits=number, what=f"{what} {sizes}"[:_LONGEST])
         groups[name] = group
     return tuple(sorted(groups.values(), key=lambda group: not group.waits)[:_MOST_GROUPS])
+
+
+def _number(said: Any) -> int:
+    """A number that has a form in our protocol; what contains others has none."""
+    number = int(said)
+    if not 0 <= number < _MOST_NUMBER:
+        raise ValueError(said)
+    return number
+
+
+def _line(said: Any) -> str:
+    """A text, on one line and not long."""
+    if not isinstance(said, str | int):
+        raise TypeError(said)  # texts that contain one another can be endless
+    return " ".join(str(said).split())[:_LONGEST]
 
 
 def trouble(said: str) -> str:

@@ -119,6 +119,43 @@ def test_what_another_version_may_write_breaks_no_protocol() -> None:
         progress(dump(entry(None, "x")))  # type: ignore[arg-type]
 
 
+def nested(levels: int) -> list[object]:
+    """A short pickle, whose text would fill the memory."""
+    found: list[object] = []
+    for _ in range(levels):
+        found = [found, found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry(1 << 63, "x"),
+        entry(10**5000, "x"),
+        entry(-1, "x"),
+        entry(1, "x", input_sizes=nested(60)),
+        entry(1, "x", group=("0", nested(60))),  # type: ignore[arg-type]
+    ],
+)
+def test_what_has_no_form_in_the_protocol_is_not_told(bad: dict[str, object], tmp_path: Path) -> None:
+    """Such a number would end the job when it is sent, and such a text hold it up for ever."""
+    for rank, entries in enumerate(([bad], [entry(1, "x")])):
+        (tmp_path / f"dump{rank}").write_bytes(dump(*entries))
+    assert [each.rank for each in recorded(f"{tmp_path}/dump", range(2))] == [1]
+
+
+def test_members_that_are_too_many_or_no_ranks() -> None:
+    (group,) = progress(dump(entry(1, "x"), ranks="7 " * (1 << 17)))
+    assert group.members == ()
+    with pytest.raises(ValueError):
+        progress(dump(entry(1, "x"), ranks="9" * 200))
+
+
+def test_a_name_cannot_add_lines_to_the_report() -> None:
+    (group,) = progress(dump(entry(1, "x\ny", group=("0", "dp\nbireme: all is well"))))
+    assert (group.label, group.what) == ("dp bireme: all is well", "x y [[4]]")
+
+
 def test_who_has_no_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nor is one that nobody reads, or a file in its place; the file stays as it is."""
     os.mkfifo(tmp_path / "pipe1.pipe")
