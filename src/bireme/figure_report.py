@@ -28,11 +28,14 @@ def report(*, step: object = None, **figures: object) -> None:
         figures: numbers, or what ``float`` makes a number of, such as scalars of NumPy and PyTorch.
     """
     try:
-        if step is not None and _STEPS in os.environ:
-            _note_step(step)
         if "BIREME_TRIAL" in os.environ:
             _write(figures, step)
     except Exception:  # whatever a figure's type does in float() or repr(): the script goes on
+        pass
+    try:
+        if step is not None and _STEPS in os.environ:
+            _note_step(step)
+    except Exception:  # it is no number, or the disk is full: the figures are told all the same
         pass
 
 

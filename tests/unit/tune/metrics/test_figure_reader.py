@@ -279,6 +279,15 @@ def test_a_name_that_is_only_printed_becomes_a_pattern(read: Callable[..., Readi
     assert read(labelled(row), "rate").problem.endswith(f"or give a pattern: '{pattern}'")
 
 
+@pytest.mark.parametrize(("step", "said"), [("'warm'", "\"'warm'\""), ("3", "3.0")])
+def test_figures_are_reported_though_the_step_cannot_be_noted(step: str, said: str, tmp_path: Path) -> None:
+    """It is no number, or its file cannot be written."""
+    code = f"from bireme import report; report(step={step}, loss=2)"
+    environ = {"BIREME_TRIAL": "1", "BIREME_STEPS": f"{tmp_path}/gone/step", "RANK": "0"}
+    shown = subprocess.run((sys.executable, "-c", code), env={**os.environ, **environ}, capture_output=True, text=True)
+    assert shown.stdout == f'\x1ebireme {{"loss":2.0,"step":{said}}}\n'
+
+
 def test_reporting_outside_of_a_tuning_costs_nothing() -> None:
     code = "import sys; from bireme import report; report(x=object()); print(*sys.modules)"
     done = subprocess.run(
