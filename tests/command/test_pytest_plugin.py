@@ -266,6 +266,102 @@ def test_it():
     wait_for(lambda: [path.name for path in (tmp_path / "tmp").iterdir()] == own, "nothing else is left")
 
 
+WARNS = """
+import warnings
+class Own(UserWarning):
+    def __init__(self, a, b): super().__init__(f"{a} and {b}")
+@pytest.mark.ranks(2)
+def test_warns():
+    warnings.warn("of both")
+    if os.environ["RANK"] == "1": warnings.warn(Own(1, 2))
+@pytest.mark.ranks(2)
+@pytest.mark.filterwarnings("error:marked")
+def test_marked():
+    warnings.warn("marked")
+"""
+
+
+def test_warnings(run) -> None:
+    """One that each rank raises is one; and the filter of a test holds on ranks."""
+    out, found = run(WARNS)
+    assert found == {"passed": 1, "failed": 1, "warnings": 2}
+    assert "UserWarning: of both" in out and "Own: 1 and 2" in out and "UserWarning: marked" in out
+
+
+def test_warnings_are_errors(run) -> None:
+    """On ranks; and this session, which has a job, warns of nothing itself."""
+    out, found = run(WARNS, "-W", "error")
+    assert found == {"failed": 2}
+    assert "UserWarning: of both" in out and "ResourceWarning" not in out
+
+
+def test_hooks_around_a_test(run, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("""
+import pytest
+def pytest_assertrepr_compare(left):
+    return [f"compared {left}"]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    item.around = True
+    return (yield)
+""")
+    text = "@pytest.mark.ranks(2)\ndef test_it(request):\n    assert request.node.around\n    assert 6 == 7\n"
+    assert "compared 6" in run(text)[0]
+
+
+SUBTESTS = """
+@pytest.mark.ranks(3)
+def test_on_one(subtests):
+    for i in range(3):
+        with subtests.test("of", i=i):
+            assert (i, os.environ["RANK"]) != (1, "2")
+@pytest.mark.ranks(2)
+def test_equal_ones(subtests):
+    for i in range(2):
+        with subtests.test():
+            pass
+class TestUnits(unittest.TestCase):
+    @pytest.mark.ranks(2)
+    def test_of_unittest(self):
+        for i in range(3):
+            with self.subTest(i=i):
+                self.assertNotEqual(i, 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="pytest has subtests since version 9")
+def test_subtests(run) -> None:
+    """Those of all ranks are reported as if there were one, and a test fails of which one has failed."""
+    out, _ = run(SUBTESTS, "-v")
+    lines = re.findall(r"^test_it.py::(?:TestUnits::)?(\w+) ([A-Z]+)", out, re.MULTILINE)
+    assert lines == [
+        *[("test_on_one", "SUBPASSED"), ("test_on_one", "SUBFAILED"), ("test_on_one", "SUBPASSED")],
+        *[("test_on_one", "FAILED"), *[("test_equal_ones", "SUBPASSED")] * 2, ("test_equal_ones", "PASSED")],
+        *[("test_of_unittest", "SUBPASSED"), ("test_of_unittest", "SUBFAILED"), ("test_of_unittest", "SUBPASSED")],
+        ("test_of_unittest", "PASSED"),
+    ]
+    assert "contains 1 failed subtest" in out
+    assert "rank 2 of 3 has failed" in out
+
+
+@needs.modules("pytest_timeout")
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_time_out_of_another_plug_in(run, method: str) -> None:
+    """That of pytest-timeout is that of the ranks, and the next test runs."""
+    text = """
+@pytest.mark.timeout(2)
+@pytest.mark.ranks(2)
+def test_it():
+    if os.environ["RANK"] == "1": time.sleep(1000)
+@pytest.mark.ranks(2)
+def test_next(): pass
+"""
+    out, found = run(text, "-p", "pytest_timeout", "--timeout-method", method)
+    assert found == {"failed": 1, "passed": 1}
+    assert "the test hangs: it is still running after 2 s" in out
+    assert re.search(r"rank 1: Current thread.*\n.* in test_it\n", out)
+
+
 @pytest.mark.torch
 @needs.modules("torch")
 def test_pytorch(run) -> None:

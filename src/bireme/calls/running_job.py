@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Job:
     ) -> None:
         self.spec = spec
         self._on_answer = on_answer
-        self._inboxes: dict[int, _Inbox] = {}
+        self._inboxes: defaultdict[int, _Inbox] = defaultdict(_Inbox)
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -229,12 +230,13 @@ class Job:
                         break
                     if not size:
                         self._on_answer(rank, -1, b"", None)
-                    inbox = self._inboxes.setdefault(rank, _Inbox())
-                    for number, kind, answer in inbox.feed(file.read(size)):
+                    for number, kind, answer in self._inboxes[rank].feed(file.read(size)):
                         self._on_answer(rank, number, kind, answer)
                         del answer  # it may be large, and the next one come late
         except OSError:
             pass
+        for inbox in self._inboxes.values():
+            inbox.close()
         code = self._process.wait()
         for each in (*self._followers, self._hearing):
             each.join()
@@ -295,6 +297,10 @@ class _Inbox:
                     answer = self._read(whole)  # which may change the kind
                     yield self._number, self._kind, answer
                     del answer
+
+    def close(self) -> None:
+        """Close the file for the next answer, which will not come."""
+        self._answer.close()
 
     def _read(self, whole: IO[bytes]) -> Any:
         """The object that was answered, or the error by which it cannot be read here."""

@@ -13,6 +13,8 @@ import pytest
 POOL = pytest.StashKey[Any]()
 IS_RANK = "bireme-rank"
 """The plug-in that a session on a rank has registered."""
+TIMEOUT = pytest.StashKey[float]()
+"""The time-out that pytest-timeout has for a test on ranks."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,9 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ranks-timeout",
         type=float,
-        default=300.0,
         metavar="SECONDS",
-        help="time after which a test on ranks counts as hanging: its ranks are ended, and their stacks shown (300)",
+        help="time after which a test on ranks counts as hanging: its ranks are ended, and their stacks shown (300, or"
+        " the time-out of pytest-timeout)",
     )
 
 
@@ -83,6 +85,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.session._setupstate.teardown_exact(nextitem)  # what tests before have left for this one
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """Make the time-out of pytest-timeout that of the ranks; here it would end the session.
+
+    That for the function only is left to each rank, which knows when it begins.
+    """
+    if settings.func_only or not count_of(item):
+        return None
+    item.stash[TIMEOUT] = settings.timeout
     return True
 
 

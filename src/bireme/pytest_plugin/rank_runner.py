@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import tempfile
+import warnings
 from collections.abc import Mapping
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import pytest
 from _pytest.config import Config
-from _pytest.runner import runtestprotocol
 
 SHARED = "BIREME_TEST_FOLDER"
 """The variable with the folder that is ``tmp_path`` on all ranks of a test."""
@@ -54,13 +54,37 @@ class SharedFolder:
         return Path(os.environ[SHARED]) if SHARED in os.environ else request.getfixturevalue("tmp_path")
 
 
+class _Recorder:
+    """Keeps all that pytest reports of a test: its phases, its subtests, and its warnings."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.reports: list[dict[str, Any]] = []
+        self.warnings: list[tuple[str, str, str, str, int]] = []
+        """Of each: its text, the module and name of its category, file, and line."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a report; as for the terminal, a test whose subtests have failed becomes one that has failed."""
+        hook = self._config.hook
+        hook.pytest_report_teststatus(report=report, config=self._config)
+        self.reports.append(hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        """Keep a warning; those of collecting are also those of the session that shows them."""
+        if when == "runtest":
+            category, place = warning_message.category, (warning_message.filename, warning_message.lineno)
+            self.warnings.append((str(warning_message.message), category.__module__, category.__name__, *place))
+
+
 class _Collected:
     """A pytest session that collects files when their first test comes."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._items: dict[str, pytest.Item] = {}
         self.config = Config.fromdictargs(dict(options), [])
+        self.recorder = _Recorder(self.config)
         self.config.pluginmanager.register(SharedFolder(), "bireme-rank")
+        self.config.pluginmanager.register(self.recorder)
         self.config._do_configure()
         self._session = pytest.Session.from_config(self.config)
         self.config.hook.pytest_sessionstart(session=self._session)
@@ -76,7 +100,7 @@ class _Collected:
 
 
 def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connection: Connection) -> tuple[str, Any]:
-    """Run a test in a fork: ``reports`` and its reports, or ``ended`` and why it ended without."""
+    """Run a test in a fork: ``reports``, with its reports and warnings, or ``ended`` and why it ended without."""
     try:
         item = collected.item(nodeid)
     except BaseException as error:
@@ -90,9 +114,8 @@ def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connect
             connection.close()
             os.environ.update(environ)
             faulthandler.enable(stacks)
-            reports = runtestprotocol(item, nextitem=None, log=False)
-            to_plain = collected.config.hook.pytest_report_to_serializable
-            said = pickle.dumps([to_plain(config=collected.config, report=report) for report in reports])
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+            said = pickle.dumps((collected.recorder.reports, collected.recorder.warnings))
             with open(write, "wb") as file:
                 file.write(said)
             _finish_coverage()

@@ -6,8 +6,11 @@ import contextlib
 import os
 import pickle
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Client, Connection, Listener, wait
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ from _pytest.runner import runtestprotocol
 from bireme.calls.functions import start
 from bireme.process.kernel import LINUX
 from bireme.pytest_plugin import rank_runner
+from bireme.pytest_plugin.plugin import TIMEOUT
 from bireme.resources.devices import discover
 from bireme.resources.rendezvous_port import lease_port
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 _PATIENCE = 5.0
 """Seconds in which ranks may end by themselves."""
+_LIMIT = 300.0
+"""Seconds after which a test hangs for which no option says it."""
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -37,7 +43,7 @@ _NOT_FOR_RANKS = {
     "maxfail": 0,
     "basetemp": None,
 }
-_PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:cacheprovider", "no:junitxml")
+_PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:cacheprovider", "no:junitxml", "no:rerunfailures")
 
 
 class RankPool:
@@ -91,19 +97,25 @@ class RankPool:
         """Run a test on ``count`` ranks; yield its reports."""
         begin = time.time()
         answers, why = self._answers(item, count)
-        by_rank: dict[int, dict[str, pytest.TestReport]] = {}
-        for rank, (kind, answer) in answers.items():
-            if kind == "reports":
-                found = [self._from_plain(plain) for plain in answer]
-                by_rank[rank] = {report.when: report for report in found if report.when}
         ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
-        if ended:
-            yield self._of_ended(item, ended, by_rank, why, begin)
+        by_part: dict[tuple[int, bool, str, int], dict[int, pytest.TestReport]] = {}
+        noted: Counter[tuple[str, str, str, str, int]] = Counter()
+        for rank in sorted(answers.keys() - ended.keys()):
+            plains, warned = answers[rank][1]
+            noted |= Counter(warned)  # what each rank warns of is one warning
+            seen: Counter[tuple[int, bool, str]] = Counter()
+            for report in map(self._from_plain, plains):
+                subtest = str(getattr(report, "context", ""))
+                part = (_PHASES.index(report.when), not subtest, subtest)
+                seen[part] += 1
+                by_part.setdefault((*part, seen[part]), {})[rank] = report
+        for warning in noted.elements():
+            _warn(item, *warning)
+        if ended and not any(report.failed for reports in by_part.values() for report in reports.values()):
+            yield _of_ended(item, ended, answers.keys() - ended.keys(), why, begin)
             return
-        for phase in _PHASES:
-            reports = {rank: reports[phase] for rank, reports in by_rank.items() if phase in reports}
-            if reports:
-                yield merged(reports, count)
+        for _, reports in sorted(by_part.items(), key=lambda each: each[0][:2]):
+            yield merged(reports, count, len(ended))
 
     def _answers(self, item: pytest.Item, count: int) -> tuple[dict[int, tuple[str, Any]], str]:
         """What the ranks answer, and why they were ended, if they were.
@@ -122,7 +134,8 @@ class RankPool:
             for connection in asked:
                 connection.send(("run", item.nodeid, environ))
             own = self._here(item, environ) if here else {}
-            answers, why = self._collect(asked)
+            limits = (self._config.option.ranks_timeout, item.stash.get(TIMEOUT, None))
+            answers, why = self._collect(asked, min((limit for limit in limits if limit is not None), default=_LIMIT))
             found = own | answers, why
         shutil.rmtree(folder, ignore_errors=True)
         return found
@@ -134,11 +147,11 @@ class RankPool:
                 patch.setenv(name, value)
             reports = runtestprotocol(item, nextitem=None, log=False)
         to_plain = self._config.hook.pytest_report_to_serializable
-        return {0: ("reports", [to_plain(config=self._config, report=report) for report in reports])}
+        return {0: ("reports", ([to_plain(config=self._config, report=report) for report in reports], []))}
 
-    def _collect(self, asked: dict[Connection, int]) -> tuple[dict[int, tuple[str, Any]], str]:
+    def _collect(self, asked: dict[Connection, int], limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
         answers: dict[int, tuple[str, Any]] = {}
-        why, end = "", time.monotonic() + self._config.option.ranks_timeout
+        why, end = "", time.monotonic() + limit
         while asked:
             ready = wait(list(asked), None if why else max(0.0, end - time.monotonic()))
             for connection in ready:
@@ -149,7 +162,7 @@ class RankPool:
                 except (EOFError, OSError):
                     answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
             if not why and not ready:
-                why = f"the test hangs: it is still running after {self._config.option.ranks_timeout:g} s"
+                why = f"the test hangs: it is still running after {limit:g} s"
                 self._end(asked, "stacks")
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
@@ -168,32 +181,30 @@ class RankPool:
         assert isinstance(report, pytest.TestReport)
         return report
 
-    def _of_ended(
-        self,
-        item: pytest.Item,
-        ended: dict[int, str],
-        by_rank: dict[int, dict[str, pytest.TestReport]],
-        why: str,
-        begin: float,
-    ) -> pytest.TestReport:
-        """The report of a test of which some ranks have no reports: they hang, have died, or were stopped."""
-        failed = {rank: report for rank, reports in by_rank.items() for report in reports.values() if report.failed}
-        if failed:
-            rank = min(failed, key=lambda rank: failed[rank].stop)
-            report = failed[rank]
-            _say_rank(report, rank, len(ended) + len(by_rank), f"{len(ended)} others were stopped")
-            return report
-        lines = [why] if why and why != rank_runner.STOPPED else []
-        said = {rank: text or "its stack is unknown" for rank, text in ended.items()}
-        said |= dict.fromkeys(by_rank, "it has passed")
-        lines += [f"rank {rank}: {text}" for rank, text in sorted(said.items(), key=_by_blame)]
-        return pytest.TestReport(
-            item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
-        )
+
+def _of_ended(
+    item: pytest.Item, ended: dict[int, str], passed: Iterable[int], why: str, begin: float
+) -> pytest.TestReport:
+    """The report of a test of which some ranks have no reports: they hang, or have died."""
+    lines = [why] if why and why != rank_runner.STOPPED else []
+    said = {rank: text or "its stack is unknown" for rank, text in ended.items()}
+    said |= dict.fromkeys(passed, "it has passed")
+    lines += [f"rank {rank}: {text}" for rank, text in sorted(said.items(), key=_by_blame)]
+    return pytest.TestReport(
+        item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
+    )
 
 
-def merged(reports: dict[int, pytest.TestReport], count: int) -> pytest.TestReport:
-    """One report of those of all ranks for a phase: that of the rank that failed first, or was skipped."""
+def _warn(item: pytest.Item, text: str, module: str, name: str, file: str, line: int) -> None:
+    """Report a warning of the ranks."""
+    category = getattr(sys.modules.get(module), name, UserWarning)  # one of a function cannot be had here
+    message = warnings.WarningMessage(text, category, file, line)
+    known = {"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}
+    item.ihook.pytest_warning_recorded.call_historic(kwargs=known)
+
+
+def merged(reports: dict[int, pytest.TestReport], count: int, stopped: int) -> pytest.TestReport:
+    """One report of those of all ranks for a phase or subtest: that of the rank that failed first, or was skipped."""
     failed = {rank: report for rank, report in reports.items() if report.failed}
     skipped = {rank: report for rank, report in reports.items() if report.skipped}
     chosen = failed or skipped or reports
@@ -206,18 +217,14 @@ def merged(reports: dict[int, pytest.TestReport], count: int) -> pytest.TestRepo
         for title, text in other.sections
     ]
     if failed and count > 1:
-        _say_rank(report, rank, count, f"{len(failed)} of {count} ranks failed")
+        more = f"{stopped} others were stopped" if stopped else f"{len(failed)} of {count} ranks failed"
+        text = f"rank {rank} of {count} has failed; {more}"
+        addsection = getattr(report.longrepr, "addsection", None)
+        if addsection is not None:
+            addsection("ranks", text)
+        else:
+            report.longrepr = f"{text}\n{report.longrepr}"
     return report
-
-
-def _say_rank(report: pytest.TestReport, rank: int, count: int, more: str) -> None:
-    """Say of a failure on which rank it was."""
-    text = f"rank {rank} of {count} has failed; {more}"
-    addsection = getattr(report.longrepr, "addsection", None)
-    if addsection is not None:
-        addsection("ranks", text)
-    else:
-        report.longrepr = f"{text}\n{report.longrepr}"
 
 
 def _by_blame(each: tuple[int, str]) -> tuple[bool, int]:
@@ -243,7 +250,7 @@ def _accelerator(size: int) -> str:
 
 def _has_failed(answer: tuple[str, Any]) -> bool:
     kind, said = answer
-    return kind != "reports" or any(plain.get("outcome") == "failed" for plain in said)
+    return kind != "reports" or any(plain.get("outcome") == "failed" for plain in said[0])
 
 
 def _options(config: pytest.Config) -> dict[str, Any]:
