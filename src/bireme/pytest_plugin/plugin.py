@@ -13,6 +13,8 @@ import pytest
 POOL = pytest.StashKey[Any]()
 IS_RANK = "bireme-rank"
 """The plug-in that a session on a rank has registered."""
+LIMIT = 300.0
+"""Seconds after which a test hangs where nothing else is said."""
 TIMEOUT = pytest.StashKey[float]()
 """The time-out that pytest-timeout has for a test on ranks."""
 
@@ -81,7 +83,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             pool.close()
         most = max(map(count_of, item.session.items))
         pool = config.stash[POOL] = RankPool(config, most)
-    for report in pool.run(item, count):
+    limits = (config.option.ranks_timeout, item.stash.get(TIMEOUT, None))
+    limit = min((each for each in limits if each is not None), default=LIMIT)
+    for report in pool.run(item, count, limit):
         item.ihook.pytest_runtest_logreport(report=report)
     item.session._setupstate.teardown_exact(nextitem)  # what tests before have left for this one
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -21,7 +21,6 @@ from _pytest.runner import runtestprotocol
 from bireme.calls.functions import start
 from bireme.process.kernel import LINUX
 from bireme.pytest_plugin import rank_runner
-from bireme.pytest_plugin.plugin import TIMEOUT
 from bireme.resources.devices import discover
 from bireme.resources.rendezvous_port import lease_port
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 _PATIENCE = 5.0
 """Seconds in which ranks may end by themselves."""
-_LIMIT = 300.0
-"""Seconds after which a test hangs for which no option says it."""
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -93,10 +90,10 @@ class RankPool:
         os.close(self._place)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def run(self, item: pytest.Item, count: int) -> Iterator[pytest.TestReport]:
-        """Run a test on ``count`` ranks; yield its reports."""
+    def run(self, item: pytest.Item, count: int, limit: float) -> Iterator[pytest.TestReport]:
+        """Run a test on ``count`` ranks, which hangs after ``limit`` seconds; yield its reports."""
         begin = time.time()
-        answers, why = self._answers(item, count)
+        answers, why = self._answers(item, count, limit)
         ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
         by_part: dict[tuple[int, bool, str, int], dict[int, pytest.TestReport]] = {}
         noted: Counter[tuple[str, str, str, str, int]] = Counter()
@@ -117,7 +114,7 @@ class RankPool:
         for _, reports in sorted(by_part.items(), key=lambda each: each[0][:2]):
             yield merged(reports, count, len(ended))
 
-    def _answers(self, item: pytest.Item, count: int) -> tuple[dict[int, tuple[str, Any]], str]:
+    def _answers(self, item: pytest.Item, count: int, limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
         """What the ranks answer, and why they were ended, if they were.
 
         With ``--pdb`` rank 0 is this process, which has the terminal.
@@ -134,8 +131,7 @@ class RankPool:
             for connection in asked:
                 connection.send(("run", item.nodeid, environ))
             own = self._here(item, environ) if here else {}
-            limits = (self._config.option.ranks_timeout, item.stash.get(TIMEOUT, None))
-            answers, why = self._collect(asked, min((limit for limit in limits if limit is not None), default=_LIMIT))
+            answers, why = self._collect(asked, limit)
             found = own | answers, why
         shutil.rmtree(folder, ignore_errors=True)
         return found
