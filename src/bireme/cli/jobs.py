@@ -125,11 +125,21 @@ def _attach(parsed: Parsed) -> int:
     except KeyboardInterrupt:
         complain(f"detached: job {pid} goes on")
         return OK
-    if pid in job_client.jobs():
+    if _goes_on(pid):
         complain(f"job {pid} goes on, but sends nothing more: its output was not read, or goes to many others")
     else:
         complain(f"job {pid} has ended")
     return OK
+
+
+def _goes_on(pid: int) -> bool:
+    """Whether a job still answers: one that ends leaves its clients first, and is listed a moment longer."""
+    try:
+        return "said" in job_client.ask(pid, do="look")
+    except TimeoutError:  # it is suspended, or has no time
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _hear_ctrl_c() -> None:
