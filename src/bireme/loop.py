@@ -219,7 +219,9 @@ class Loop:
         self._handlers, self._arrived = {}, b""
 
     def _drain_signals(self) -> None:
+        """Report what has arrived, of what came at once SIGINT last: it may be sent after SIGTERM, to kill."""
         self._arrived += self._read_signals()
+        self._arrived = bytes(sorted(self._arrived, key=lambda signum: signum == signal.SIGINT))
         while self._arrived:
             signum, self._arrived = self._arrived[0], self._arrived[1:]
             if signum in self._handlers:

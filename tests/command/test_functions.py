@@ -237,6 +237,30 @@ for pause in (0, 0.01, 0.02, 0.04, 0.08):
     assert lines == ["signal 15 143"] * 5
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_job_is_killed_by_signals_that_come_together(heard: bool) -> None:
+    """Its process was suspended, so that SIGTERM and SIGINT wait for it; the caller may ignore them."""
+    lines = program(f"""
+import signal
+if not {heard}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def deaf():
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    print("begins", flush=True)
+    time.sleep(1000)
+begun = __import__("threading").Event()
+job = start(deaf, ranks=1, grace=1000, stdout=lambda line: begun.set())
+begun.wait()
+os.kill(job.pid, signal.SIGSTOP)
+job.stop(now=True)
+os.kill(job.pid, signal.SIGCONT)
+print(job.wait(60).cause)
+""")
+    assert lines == ["signal"]
+
+
 def test_asyncio() -> None:
     lines = program("""
 import asyncio

@@ -87,14 +87,37 @@ def test_a_job_is_stopped(
     assert job.wait(60) == code
 
 
+@pytest.mark.parametrize("words", [(), ("--now",)])
+def test_a_job_that_ignores_signals_is_stopped(stage: Stage, script, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As one does that was started with ``&`` in a script, or below a program that ignores them."""
+    deaf = "import os, signal, sys\nfor each in (2, 15): signal.signal(each, 1)\nos.execv(sys.argv[1], sys.argv[1:])"
+    command = bireme("run", *WORDS, name_of(tmp_path), script(LONG))
+    process = stage.start_argv([sys.executable, "-c", deaf, *command], env=clean_environ())
+    read_lines(process, 2, "begins")
+    wait_until_listed(process)
+    stage.run("stop", *words, str(process.pid), code=0)
+    assert process.wait(60) == (130 if words else 143)
+
+
+def test_a_job_that_is_killed_says_nothing_more(stage: Stage, script) -> None:
+    program = script("import os, time\ntry:\n    print('begins', flush=True)\n    time.sleep(1000)\n"
+                     "finally:\n    print('ends', flush=True)\n")  # fmt: skip
+    process = stage.start("run", "--accelerator", "cpu", "--num_gpus", "2", program)
+    read_lines(process, 2, "begins")
+    wait_until_listed(process)
+    stage.run("stop", "--now", str(process.pid), code=0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"ends" not in out and b"KeyboardInterrupt" not in out + err, (out, err)
+
+
 def test_a_signal_for_all_ranks(stage: Stage, job: subprocess.Popen[bytes], tmp_path: Path) -> None:
     stage.run("signal", name_of(tmp_path), "USR1", code=0)
     assert len(read_lines(job, 2, "usr1")) == 2
 
 
-def test_who_attaches_sees_what_comes(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+def attached(stage: Stage, job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """``bireme attach``, once it has seen something."""
     watcher = stage.start("attach", str(job.pid))
-    # It is there when it has seen something.
     assert watcher.stdout is not None
     os.set_blocking(watcher.stdout.fileno(), False)
     seen = b""
@@ -106,6 +129,11 @@ def test_who_attaches_sees_what_comes(stage: Stage, job: subprocess.Popen[bytes]
         return b":0] usr1" in seen and b":1] usr1" in seen
 
     wait_for(has_seen, "what the ranks write")
+    return watcher
+
+
+def test_who_attaches_sees_what_comes(stage: Stage, job: subprocess.Popen[bytes]) -> None:
+    watcher = attached(stage, job)
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 0 and err == f"bireme: detached: job {job.pid} goes on\n".encode()
@@ -113,10 +141,10 @@ def test_who_attaches_sees_what_comes(stage: Stage, job: subprocess.Popen[bytes]
 
 
 def test_who_attaches_is_told_of_the_end(stage: Stage, job: subprocess.Popen[bytes]) -> None:
-    watcher = stage.start("attach", str(job.pid))
+    watcher = attached(stage, job)
     stage.run("stop", str(job.pid), code=0)
     _, err = watcher.communicate(timeout=60)
-    assert b"has ended" in err or b"no job of yours" in err  # it may have come too late
+    assert err.endswith(f"bireme: job {job.pid} has ended\n".encode())
 
 
 def test_a_watcher_that_does_not_read_holds_up_nothing(stage: Stage, script, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class AskedRun(Run):
         super().starts(crew)
         self._session = session = crew._session  # type: ignore[assignment]
         for _ in range(self._draw.randrange(1, 6)):
-            ask = self._draw.choice((self._look, self._look, self._measure, self._measure, self._signal))
+            asks = (self._look, self._look, self._measure, self._measure, self._signal)
+            ask = self._draw.choice(asks) if self._draw.random() < 0.95 else self._kill
             when = self._draw.uniform(0.0, self.work + 2 * self.grace)
             for _ in range(self._draw.choice((1, 1, 2))):  # two at the same time get the same answers
                 session.loop.after(when, lambda ask=ask: self._listens(session) and ask(session))  # type: ignore[misc]
@@ -74,6 +75,10 @@ class AskedRun(Run):
 
     def _signal(self, session: Session) -> None:
         session.crew.signal_ranks(int(signal.SIGUSR2))
+
+    def _kill(self, session: Session) -> None:
+        self.truth.signal(int(signal.SIGINT))
+        session.kill()
 
     def _asked(
         self, session: Any, put: Callable[[Any], object], patience: float, rank_of: Callable[[Any], int]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import struct
 
+from bireme import signal_numbers as signal
 from bireme.errors import BiremeError
 from bireme.job import JobSpec
 from bireme.launching import placement
 from bireme.process.kernel import LINUX
-from bireme.signal_numbers import SIGTERM
 from bireme.validate import build
 
 TYPE_CHECKING = False
@@ -34,6 +34,9 @@ def command() -> NoReturn:
     """Run the job of which the caller sends the description."""
     import json
 
+    for signum in (signal.SIGINT, signal.SIGTERM):  # with them the caller stops the job, also where it ignores them
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
     text = _read(HEAD.unpack(_read(HEAD.size))[1])
     spec = build(JobSpec, json.loads(text))
     caller = 0
@@ -67,7 +70,7 @@ def _stop_without(caller: int) -> None:
 
     if LINUX:
         fcntl.fcntl(caller, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(caller, fcntl.F_SETSIG, SIGTERM)
+        fcntl.fcntl(caller, fcntl.F_SETSIG, signal.SIGTERM)
         fcntl.fcntl(caller, fcntl.F_SETFL, fcntl.fcntl(caller, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(caller)

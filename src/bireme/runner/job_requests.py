@@ -52,6 +52,12 @@ if TYPE_CHECKING:
         def where(self) -> tuple[dict[int, str], str]:
             """The node of each rank, and their folder."""
 
+        def hear(self, signum: int) -> None:
+            """Do what this signal asks for."""
+
+        def kill(self) -> None:
+            """Kill the job."""
+
         def preempted(self, signum: int, why: str) -> bool:
             """Carry out a preemption."""
 
@@ -76,8 +82,10 @@ class JobRequests:
         if what == "look":
             return {"said": "", **self._facts()}
         if what in ("stop", "kill"):
-            for signum in (signal.SIGTERM,) if what == "stop" else (signal.SIGINT, signal.SIGINT):
-                os.kill(os.getpid(), signum)
+            if what == "kill":
+                session.kill()
+            else:
+                session.hear(signal.SIGTERM)
             return {"said": "stopping" if what == "stop" else "killing"}
         if what == "preempt":
             is_done = session.preempted(session.spec.preemption[0], "bireme preempt")

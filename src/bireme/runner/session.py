@@ -312,6 +312,14 @@ class Session:
         )  # even if a rank has failed before: it was the last try
         return True
 
+    def hear(self, signum: int) -> None:
+        """Do what this signal asks for, also where this process ignores it (``nohup``, ``&`` in a script)."""
+        self._signals.hear(signum)
+
+    def kill(self) -> None:
+        """Kill the job."""
+        self._signals.kill()
+
     def _question(self) -> tuple[Question, Question]:
         """What the ranks are doing, and what they use."""
         if self._questions is None:

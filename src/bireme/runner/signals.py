@@ -57,7 +57,7 @@ class JobSignals:
         self._crew = crew
         heard = (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT)
         on_terminal = self._console.on_terminal
-        self._loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self._on_signal)
+        self._loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self.hear)
 
     def settled(self) -> None:
         """Note that the ranks have ended, and the crew only brings files home: any stop signal ends that."""
@@ -69,7 +69,8 @@ class JobSignals:
         if self.received:
             self._wait_no_longer()
 
-    def _on_signal(self, signum: int) -> None:
+    def hear(self, signum: int) -> None:
+        """Do what a signal asks for, of one that has arrived or that stands for a request."""
         if self._preempted(signum):
             return
         if signum in RELAYED_SIGNALS:
@@ -88,8 +89,17 @@ class JobSignals:
         else:
             self._on_stop_signal(signum)
 
-    def _on_stop_signal(self, signum: int) -> None:
-        """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already."""
+    def kill(self) -> None:
+        """Kill the job, as two Ctrl+C do, but no rank hears of the first."""
+        for _ in range(2):
+            self._on_stop_signal(signal.SIGINT, sent=signal.SIGKILL)
+
+    def _on_stop_signal(self, signum: int, *, sent: int = 0) -> None:
+        """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already.
+
+        Args:
+            sent: the signal with which the ranks are stopped, if it is another.
+        """
         self.received = self.received or signum
         if self._gone:
             self._verdict.blame("signal", self._loop.now(), signum=signum)
@@ -98,8 +108,8 @@ class JobSignals:
             self._verdict.blame("signal", self._loop.now(), signum=signum)
             self._crew.kill_now()
         elif self._verdict.blame("signal", self._loop.now(), signum=signum):
-            self._crew.stop(signum)
-            if signum in _KEYS:
+            self._crew.stop(sent or signum)
+            if signum in _KEYS and not sent:
                 self._announce(f"stopping{self._ranks_left()}; up to {self._grace:g} s; Ctrl+C again kills")
         elif signum in _KEYS:
             self._crew.kill_now()
