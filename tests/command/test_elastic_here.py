@@ -94,6 +94,21 @@ def test_ended_while_it_waits(job, stage, tmp_path, signum):
     assert stage.left(within=30) == {}
 
 
+@pytest.mark.slow
+def test_a_node_is_drained_on_a_screen(job, stage, terminal, tmp_path):
+    process = stage.start(*job(), "wait", cwd=tmp_path)
+    read_lines(process, 2, "here 0")
+    screen = terminal("top", str(process.pid), env=clean_environ(TERM="xterm"), columns=100)
+    screen.expect("2 ranks on 1 node")
+    screen.type(b"d")
+    screen.expect("the others go on? y/n")
+    screen.type(b"y")
+    while b"waiting up to 600 s" not in (line := process.stderr.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+
+
 STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -106,10 +106,11 @@ def test_the_screen_and_its_keys(stage: Stage, terminal, name: str) -> None:
         seen = len(screen.seen)
         screen.type(key)
         screen.expect(said, after=seen)
+    seen = len(screen.seen)
     screen.type(b"d")
-    screen.expect("the others go on? y/n")
-    screen.type(b"y")
-    screen.expect("it is not an elastic job")
+    screen.expect("it is not an elastic job", after=seen)
+    screen.type(b"x")
+    screen.expect("share of a core", after=seen)
     assert stage.run("stop", "--now", name).stdout
     screen.expect("has ended")
     assert screen.wait() == 0

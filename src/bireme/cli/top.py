@@ -23,7 +23,6 @@ _PAUSE = 1.0
 """Seconds between two samples."""
 _FIRST_PAUSE = 0.5
 _KEYS = "s stacks  l last lines  d drain the marked node  q quit"
-_COLUMNS = "rank: share of a core, memory, age of its last line, GPU and its memory, #step and steps per second"
 _CELL, _STEP, _GPU = 22, 14, 13
 """Columns of a cell, and more where steps or GPUs are known."""
 _SAME = 5.0
@@ -121,11 +120,21 @@ def _names(facts: Facts) -> int:
     return max(map(len, facts["nodes"]), default=0)
 
 
+def _known(facts: Facts, name: str) -> bool:
+    return any(each[name] >= 0 for each in facts["each"])
+
+
 def _cell_width(facts: Facts) -> int:
     if "width" not in facts:
-        known = {name: any(each[name] >= 0 for each in facts["each"]) for name in ("step", "gpu_memory")}
-        facts["width"] = _CELL + _STEP * known["step"] + _GPU * known["gpu_memory"]
+        facts["width"] = _CELL + _STEP * _known(facts, "step") + _GPU * _known(facts, "gpu_memory")
     return int(facts["width"])
+
+
+def legend(facts: Facts) -> str:
+    """What the parts of a cell are."""
+    gpu = ", GPU and its memory" if _known(facts, "gpu_memory") else ""
+    step = ", #step, steps/s" if _known(facts, "step") else ""
+    return f"rank: share of a core, memory, age of its last line{gpu}{step}"
 
 
 def once(ask: Ask, width: int) -> str:
@@ -135,7 +144,7 @@ def once(ask: Ask, width: int) -> str:
     facts = measure(ask)
     before = {each["rank"]: each for each in first["each"]}
     rows = (line(row, facts, before)[0] for row in arranged(facts, width))
-    return "\n".join((head(facts), _COLUMNS, *rows, ""))
+    return "\n".join((head(facts), legend(facts), *rows, ""))
 
 
 class Screen:
@@ -181,7 +190,7 @@ class Screen:
         self._marked = max(0, min(self._marked, len(nodes) - 1))
         window.erase()
         _put(window, 0, head(self._facts), curses.A_BOLD)
-        _put(window, 1, self._news or _COLUMNS, curses.A_DIM)
+        _put(window, 1, self._news or legend(self._facts), curses.A_DIM)
         marked = next((number for number, row in enumerate(rows) if nodes and row[0] == nodes[self._marked]), 0)
         top = max(0, marked - max(1, height - 4) + 1)
         for place, row in enumerate(rows[top : top + max(0, height - 3)]):
@@ -195,6 +204,8 @@ class Screen:
     def _press(self, window: curses.window, key: int) -> None:
         import curses
 
+        if key >= 0:
+            self._news = ""
         if key in (curses.KEY_DOWN, curses.KEY_UP):
             self._marked += 1 if key == curses.KEY_DOWN else -1
         elif key == ord("s"):
@@ -204,6 +215,8 @@ class Screen:
         elif key == ord("l"):
             last = self._ask(do="lines")["last"]
             self._page(window, [printable(f"{rank}: {last[rank]}") for rank in sorted(last, key=int)])
+        elif key == ord("d") and not self._facts["elastic"]:
+            self._news = "it is not an elastic job: no node can be drained"
         elif key == ord("d"):
             node = slowest(self._facts)[self._marked][0]
             _put(window, 1, f"drain {node}: its ranks are stopped, the others go on? y/n", curses.A_BOLD)

@@ -110,6 +110,7 @@ class MembershipMonitor:
         self.launcher = choice.choose(spec, self.pool.scheduler)
         self._over = choice.load(self.launcher).OVER
         self.accelerator = ""
+        self.own_names: dict[str, str] = {}  # by which ps and top call the nodes: their names in the pool
         self._control_socket = ControlSocket()
         self._session: Session | None = None
         self._runs = False
@@ -246,6 +247,7 @@ class MembershipMonitor:
     def _asked(self, request: dict[str, Any]) -> dict[str, object]:
         """Drain a node or take it back, as requested; return the answer."""
         name = str(request.get("node", ""))
+        name = name if name in self.roster.names else self.own_names.get(name, name)
         if name not in self.roster.names:
             return {"error": f"{name} is not a node of the job (nodes: {listed(self.roster.names)})"}
         if request.get("back"):

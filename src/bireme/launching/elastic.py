@@ -297,6 +297,10 @@ class ElasticJob(WholeJob):
         """Enter in the roster which nodes work in this epoch."""
         now = self._machine.now()
         self._monitor.accelerator = plan.accelerator
+        hosts = [node.host for node in plan.nodes]
+        self._monitor.own_names = {
+            host: name for host, name in zip(hosts, names, strict=True) if hosts.count(host) == 1
+        }
         self._has_begun, self._waiting_since, self._fruitless = True, None, 0
         self._roster.working(names)
         self._took_part |= dict.fromkeys(names)

@@ -125,6 +125,7 @@ class JobRequests:
             "started": round(time.time() - session.seconds),
             "state": state,
             "last": session.last_line,
+            "elastic": session.on_drain is not None,
             "log": detached.log_path(),
             "events": session.spec.events and os.path.abspath(session.spec.events),
         }
