@@ -93,7 +93,7 @@ class Truth:
         if how == "channel":
             begin, end = now - NEWS, self._read(now + trip) - NEWS
         elif how in ("silence", "power"):
-            begin, end = now - self.heartbeat / 4 - 2 * trip, now + trip
+            begin, end = now - self.heartbeat / 4 - 2 * trip, self._read(now + trip)  # it counts from what was read
         elif how == "late silence":  # the way to the node is cut: it still sends what it has to say
             begin, end = now - self.heartbeat / 4 - 2 * trip, now + 1.5 * self.heartbeat
         elif how in ("signal", "shutdown"):
