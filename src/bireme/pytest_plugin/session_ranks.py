@@ -126,15 +126,21 @@ class RankPool:
         with lease:
             places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
             environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
-            here = self._config.option.usepdb
-            asked = {self._connections[rank]: rank for rank in range(int(here), count)}
-            for connection in asked:
-                connection.send(("run", item.nodeid, environ))
-            own = self._here(item, environ) if here else {}
-            answers, why = self._collect(asked, limit)
-            found = own | answers, why
+            order = ("run", item.nodeid, environ)
+            if self._config.option.usepdb:
+                asked = self._ask(range(1, count), order)
+                own = self._here(item, environ)
+            else:
+                self._ask(range(1, count), ("collect", item.nodeid))
+                asked, own = self._ask([0], order), {}
+            answers, why = self._collect(asked, order, count, limit)
         shutil.rmtree(folder, ignore_errors=True)
-        return found
+        return own | answers, why
+
+    def _ask(self, ranks: Iterable[int], order: tuple[Any, ...]) -> dict[Connection, int]:
+        asked = {self._connections[rank]: rank for rank in ranks}
+        _send(asked, order)
+        return asked
 
     def _here(self, item: pytest.Item, environ: dict[str, str]) -> dict[int, tuple[str, Any]]:
         """Run a test as rank 0 in this process."""
@@ -145,7 +151,13 @@ class RankPool:
         to_plain = self._config.hook.pytest_report_to_serializable
         return {0: ("reports", ([to_plain(config=self._config, report=report) for report in reports], []))}
 
-    def _collect(self, asked: dict[Connection, int], limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
+    def _collect(
+        self, asked: dict[Connection, int], order: tuple[Any, ...], count: int, limit: float
+    ) -> tuple[dict[int, tuple[str, Any]], str]:
+        """Wait for the answers; when the test begins on rank 0, run it on the others.
+
+        They connect to rank 0, and where it does not listen yet, PyTorch sleeps for about half a second.
+        """
         answers: dict[int, tuple[str, Any]] = {}
         why, end = "", time.monotonic() + limit
         while asked:
@@ -154,23 +166,20 @@ class RankPool:
                 assert isinstance(connection, Connection)
                 rank = asked.pop(connection)
                 try:
-                    answers[rank] = connection.recv()
+                    answer = connection.recv()
                 except (EOFError, OSError):
-                    answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
+                    answer, self.is_broken = ("ended", "the process of the rank was ended"), True
+                if answer == rank_runner.BEGUN:
+                    asked |= {connection: rank} | ({} if why else self._ask(range(1, count), order))
+                else:
+                    answers[rank] = answer
             if not why and not ready:
                 why = f"the test hangs: it is still running after {limit:g} s"
-                self._end(asked, "stacks")
+                _send(asked, ("end", "stacks"))
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
-                self._end(asked, "kill")
+                _send(asked, ("end", "kill"))
         return answers, why
-
-    def _end(self, asked: dict[Connection, int], how: str) -> None:
-        for connection in asked:
-            try:
-                connection.send(("end", how))
-            except OSError:
-                pass  # the rank has ended, which is seen
 
     def _from_plain(self, plain: dict[str, Any]) -> pytest.TestReport:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=plain)
@@ -189,6 +198,14 @@ def _of_ended(
     return pytest.TestReport(
         item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
     )
+
+
+def _send(connections: Iterable[Connection], message: tuple[Any, ...]) -> None:
+    for connection in connections:
+        try:
+            connection.send(message)
+        except OSError:
+            pass  # the rank has ended, which is seen
 
 
 def _warn(item: pytest.Item, text: str, module: str, name: str, file: str, line: int) -> None:
