@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _BEAT = 0.05
 """Seconds between two looks for the files."""
-_MOST = 1 << 24
+_MOST = 1 << 22
 """Bytes of a file that is read: to take a larger one apart would hold up the agent."""
 _MOST_GROUPS, _LONGEST = 64, 200
 """Process groups of a rank that are told, those in which it waits first, and characters of a text about one."""
@@ -152,8 +152,11 @@ def _read(path: str) -> tuple[GroupProgress, ...] | None:
         return ()
 
 
-class _Plain(pickle.Unpickler):
-    """Reads numbers, texts and what contains them: nothing that a rank has written is run here."""
+class _Plain(pickle._Unpickler):
+    """Reads numbers, texts and what contains them: nothing that a rank has written is run here.
+
+    Python's own reader, since that in C makes room for as many objects as the number of one says.
+    """
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise ValueError(f"{module}.{name}")

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from subprocess import Popen
+    from typing import Any
 
     from bireme.loop import Loop
 
@@ -160,13 +161,16 @@ _NO_TOOL = "py-spy is needed to show its stack: pip install 'bireme[stacks]'"
 
 
 def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
-    """The stacks in an answer of py-spy: the main thread, and others that run code of a script."""
+    """The stacks in an answer of py-spy: the main thread, and others that run code of a script; []: not understood."""
     try:
-        threads = jsontext.loads(said)
-    except ValueError:
+        return _understood(jsontext.loads(said), rank, is_main, pid)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return []
+
+
+def _understood(threads: list[dict[str, Any]], rank: int, is_main: bool, pid: int) -> list[RankStack]:
     found = []
-    for thread in threads if isinstance(threads, list) else ():
+    for thread in threads:
         frames = tuple(map(_frame, thread.get("frames", ())))[:MOST_FRAMES]
         name, number = thread.get("thread_name"), thread.get("os_thread_id")
         first = name == "MainThread" or number == thread.get("pid")

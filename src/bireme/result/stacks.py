@@ -75,7 +75,11 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
         groups.setdefault((each.thread, said, each.state), []).append(each.rank)
     world = len({rank for ranks in groups.values() for rank in ranks})
     rows = [
-        (_who(sorted(set(ranks)), hosts, thread), said, _state(state, ranks, world, {} if thread else spent))
+        (
+            _who(sorted(set(ranks)), hosts, _in_one_line(thread)),
+            _in_one_line(said),
+            _in_one_line(_state(state, ranks, world, {} if thread else spent)),
+        )
         for (thread, said, state), ranks in sorted(groups.items(), key=lambda each: (len(each[1]), each[1], each[0][0]))
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
@@ -86,6 +90,11 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
     lines += waits(told, {each.rank for each in stacks} - told.keys())
     nccl = next((each.nccl for each in stacks if each.nccl), "")
     return "\n".join([*lines, *(f"NCCL: {line}" for line in nccl.splitlines())])
+
+
+def _in_one_line(text: str) -> str:
+    """Names of threads, functions and files are the program's own, and may contain anything."""
+    return text.translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
 
 
 def _state(state: str, ranks: Sequence[int], world: int, spent: dict[int, float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,15 @@ def test_nothing_of_a_file_is_run(tmp_path: Path) -> None:
         (tmp_path / f"dump{rank}").write_bytes(data)
     assert [each.rank for each in recorded(f"{tmp_path}/dump", range(5))] == [3]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_number_in_a_file_reserves_no_memory(tmp_path: Path) -> None:
+    """It says that what follows is the object number 268,435,455."""
+    file = tmp_path / "0"
+    file.write_bytes(b"\x80\x02]r\xff\xff\xff\x0f.")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert not recorded(f"{tmp_path}/", [0])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19  # KiB
 
 
 def test_what_another_version_may_write_breaks_no_protocol() -> None:

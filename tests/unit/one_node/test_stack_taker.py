@@ -36,6 +36,14 @@ def test_the_main_thread(threads: list[dict[str, object]], labels: list[str]) ->
     assert [each.thread for each in _stacks(said, 0, False, 7)] == others
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["{}", "7", "null", "[7]", '[{"frames": null}]', '[{"frames": [7]}]', '[{"frames": {"a": 1}}]', "[" * 9000, "x"],
+)
+def test_an_answer_of_another_form_is_no_stack(said: str) -> None:
+    assert _stacks(said.encode(), 0, True, 7) == []
+
+
 COUNTS = """
 import subprocess, sys
 from bireme.one_node.use_meter import UseMeter
