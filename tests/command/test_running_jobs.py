@@ -308,6 +308,26 @@ def test_a_detached_job_that_cannot_begin(detached, tmp_path: Path) -> None:
     assert "bireme: no such script: nosuch.py" in detached("nosuch.py", code=2)
 
 
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_detached_job_that_is_killed_before_it_begins(stage: Stage, detached, tmp_path: Path, has_log: bool) -> None:
+    """It waits for a tool that lists GPUs."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nexec sleep 1000\n")
+    tool.chmod(0o755)
+    environ = {**detached.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    typed = stage.start("run", "--detach", "--accelerator", "cuda", "x.py", env=environ)
+    folder = tmp_path / "state" / "bireme"
+    wait_for(lambda: list(folder.glob("[0-9]*.log")), "the log")
+    (log,) = folder.glob("*.log")
+    if not has_log:
+        log.unlink()
+    os.kill(int(log.stem), signal.SIGKILL)
+    out, err = typed.communicate(timeout=60)
+    assert (typed.returncode, out) == (137, b"")
+    assert err == b"bireme: the job was ended by SIGKILL before it began\n"
+
+
 def test_a_detached_job_that_ends_at_once(detached, script, tmp_path: Path) -> None:
     """The command says so if it sees it; the log in any case."""
     detached(script("raise SystemExit(3)"), code=None)

@@ -12,7 +12,7 @@ import time
 
 from bireme import drafts
 from bireme.errors import OK, BadInputError
-from bireme.logs.console import ERR, OUT
+from bireme.logs.console import ERR, OUT, complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,9 +81,17 @@ def detach(name: str, environ: Mapping[str, str]) -> int | None:
         sys.stderr.write(f"bireme: job {pid} runs: bireme logs -f {pid} shows its output, bireme stop {pid} ends it\n")
         return OK
     _, status = os.waitpid(pid, 0)
-    with open(os.path.join(place, f"{pid}{f'-{name}' * bool(name)}.log"), errors="replace") as file:
-        sys.stderr.write(file.read())
-    return os.waitstatus_to_exitcode(status)
+    try:
+        with open(os.path.join(place, f"{pid}{f'-{name}' * bool(name)}.log"), errors="replace") as file:
+            sys.stderr.write(file.read())
+    except FileNotFoundError:
+        drafts.remove(draft)  # it was killed before it had named its log
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        from bireme.result.outcome import signal_name
+
+        complain(f"the job was ended by {signal_name(-code)} before it began")
+    return code if code >= 0 else 128 - code
 
 
 def announce() -> None:
