@@ -261,6 +261,20 @@ print(job.wait(60).cause)
     assert lines == ["signal"]
 
 
+@pytest.mark.parametrize("how", ["ranks.shutdown(wait=False, cancel_futures=True)", "late.cancel(); ranks._job.stop()"])
+def test_who_waits_for_a_cancelled_call_hears_of_it(how: str) -> None:
+    lines = program(f"""
+import concurrent.futures
+ranks = pool(1, stderr=-3)
+busy, late = ranks.submit(time.sleep, {1 if "shutdown" in how else 1000}), ranks.submit(print, "never")
+{how}
+done, waits = concurrent.futures.wait([busy, late], 60)
+print(len(done), len(waits), late.cancelled())
+ranks.shutdown()
+""")
+    assert lines == ["2 0 True"]
+
+
 def test_asyncio() -> None:
     lines = program("""
 import asyncio

@@ -161,7 +161,9 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._closing = True
             while cancel_futures and self._waiting:
-                self._waiting.popleft().future.cancel()
+                future = self._waiting.popleft().future
+                future.cancel()
+                future.set_running_or_notify_cancel()  # those who wait for it hear of it only now
             self._maybe_end()
             while wait and self._job is not None and threading.current_thread() is not self._job.thread:
                 self._lock.wait()
@@ -283,7 +285,7 @@ class Executor(concurrent.futures.Executor):
         except BiremeError as own:
             error = own
         with self._lock:
-            lost = [run.call for run in self._running.values()]
+            lost = [run.call.future for run in self._running.values()]
             is_stopped = isinstance(error, (StoppedError, TimeLimitError, KeyboardInterrupt))
             again = bool(self._hosts) and not self._closing and not is_stopped
             self._running, self._idle, self._hosts, self._job = {}, set(), {}, None
@@ -296,12 +298,12 @@ class Executor(concurrent.futures.Executor):
                     error, again = own, False
             if not again:
                 self._failed = error
-                lost += self._waiting
+                lost += [call.future for call in self._waiting if call.future.set_running_or_notify_cancel()]
                 self._waiting.clear()
             self._lock.notify_all()
-        for call in lost:
-            if not call.future.done():
-                call.future.set_exception(error)
+        for future in lost:
+            if not future.done():
+                future.set_exception(error)
 
 
 @atexit.register
