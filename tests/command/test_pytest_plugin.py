@@ -330,6 +330,19 @@ def test_it(request):
     assert run(text)[1] == {"passed": 1}
 
 
+def test_another_session_removes_the_folders_of_old_ones(run, tmp_path: Path) -> None:
+    """As soon as pytest lets go of this one's, at its end."""
+    (tmp_path / "conftest.py").write_text("""
+import pytest, shutil
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    shutil.rmtree(session.config._tmp_path_factory.getbasetemp())
+""")
+    out, found = run("@pytest.mark.ranks(2)\ndef test_it(): pass\n")
+    assert found == {"passed": 1}
+    assert "Error" not in out
+
+
 SUBTESTS = """
 @pytest.mark.ranks(3)
 def test_on_one(subtests):

@@ -104,8 +104,9 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
     return True
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the ranks."""
-    pool = config.stash.get(POOL, None)
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the ranks, before pytest lets go of its temporary folder, which other sessions may then remove."""
+    pool = session.config.stash.get(POOL, None)
     if pool is not None:
         pool.close()
