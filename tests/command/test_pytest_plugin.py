@@ -343,6 +343,27 @@ def pytest_sessionfinish(session):
     assert "Error" not in out
 
 
+def test_a_session_that_is_started_outside_of_its_root(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "pytest.ini").write_text("[pytest]\nmarkers = own: of this file\n")
+    text = "@pytest.mark.own\n@pytest.mark.ranks(2)\ndef test_it(): pass\n"
+    (tmp_path / "inner" / "test_it.py").write_text(BEGIN + text)
+    stage.run_argv(command("--strict-markers", "inner/test_it.py"), cwd=tmp_path, env=ALONE, code=0)
+
+
+def test_ranks_leave_the_log_file_alone(run, tmp_path: Path) -> None:
+    text = """
+import logging
+def test_before():
+    logging.warning("before")
+@pytest.mark.ranks(2)
+def test_it():
+    pass
+"""
+    run(text, "--log-file", "log")
+    assert "before" in (tmp_path / "log").read_text()
+
+
 SUBTESTS = """
 @pytest.mark.ranks(3)
 def test_on_one(subtests):

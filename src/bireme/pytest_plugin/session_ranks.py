@@ -39,6 +39,7 @@ _NOT_FOR_RANKS = {
     "numprocesses": None,
     "maxfail": 0,
     "basetemp": None,
+    "log_file": os.devnull,
 }
 _PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:cacheprovider", "no:junitxml", "no:rerunfailures")
 
@@ -269,7 +270,8 @@ def _has_failed(answer: tuple[str, Any]) -> bool:
 def _options(config: pytest.Config) -> dict[str, Any]:
     """The options of this session for the ranks, as far as they concern tests and can be sent."""
     found: dict[str, Any] = {}
-    for name, value in {**vars(config.option), **_NOT_FOR_RANKS}.items():
+    where = {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
+    for name, value in {**vars(config.option), **_NOT_FOR_RANKS, **where}.items():
         try:
             pickle.dumps(value)
         except Exception:
