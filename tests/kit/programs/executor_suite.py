@@ -16,6 +16,7 @@ import unittest
 
 import bireme
 
+MPI4PYS = [f"ProcessPool{part}Test" for part in ("Init", "Bootup", "Shutdown", "Executor", "Pickle", "Submit")]
 HERE = os.path.abspath(__file__)
 
 
@@ -24,6 +25,15 @@ class Ranks(bireme.Executor):
 
     def __init__(self, max_workers=2, mp_context=None):
         super().__init__(num_gpus=max_workers, accelerator="cpu", log_level="error", output="raw")
+
+    @property
+    def num_workers(self):
+        """As mpi4py calls it."""
+        return self.world_size
+
+    def bootup(self, wait=True):
+        """Of mpi4py, where workers begin late; ranks have begun."""
+        return self
 
 
 def of_cpython():
@@ -58,14 +68,18 @@ def python_ok(run, *words):
 
 
 def of_mpi4py(path):
-    """Their classes, with the executor replaced in all of them."""
+    """Their classes, with the executor replaced in all of them.
+
+    Without those on `wait` and `as_completed`, which are also CPython's: here a first call, in which the rank imports
+    mpi4py, has half a second.
+    """
     sys.path.insert(0, os.path.dirname(path))
     import test_futures
 
     test_futures.futures.MPIPoolExecutor = Ranks
     found = []
     for name, cls in vars(test_futures).items():
-        if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and name.startswith("ProcessPool"):
+        if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and name in MPI4PYS:
             cls.executor_type = Ranks
             found.append(cls)
     return found
