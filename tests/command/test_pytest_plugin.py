@@ -417,6 +417,20 @@ def test_next(): pass
     assert re.search(r"rank 1: Current thread.*\n.* in test_it\n", out)
 
 
+@needs.modules("pytest_timeout")
+def test_time_out_of_a_function(run) -> None:
+    text = """
+@pytest.mark.timeout(2, func_only=True)
+@pytest.mark.ranks(2)
+def test_it():
+    if os.environ["RANK"] == "1": time.sleep(1000)
+"""
+    out, found = run(text, "-p", "pytest_timeout", "--timeout-method", "thread", "--ranks-timeout", "60")
+    assert found == {"failed": 1}
+    assert "the test hangs: its function is still running after 2 s" in out
+    assert "rank 1 of 2 has failed" in out
+
+
 @pytest.mark.torch
 @needs.modules("torch")
 def test_pytorch(run) -> None:

@@ -94,11 +94,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    """Make the time-out of pytest-timeout that of the ranks; here it would end the session.
-
-    That for the function only is left to each rank, which knows when it begins.
-    """
-    if settings.func_only or not count_of(item):
+    """Make the time-out of pytest-timeout that of the ranks; here it would end the session."""
+    if not count_of(item):
         return None
     item.stash[TIMEOUT] = settings.timeout
     return True

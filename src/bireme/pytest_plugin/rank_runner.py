@@ -81,6 +81,19 @@ class _Recorder:
             self.connection.send(BEGUN)
         self.connection.close()
 
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
+        """Fail where the time-out is for the function only; pytest-timeout needs a terminal for that."""
+
+        def fail(*_: object) -> None:
+            pytest.fail(f"the test hangs: its function is still running after {settings.timeout:g} s")
+
+        if settings.func_only:
+            signal.signal(signal.SIGALRM, fail)
+            signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+            item.cancel_timeout = lambda: signal.setitimer(signal.ITIMER_REAL, 0)
+        return True
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a report; as for the terminal, a test whose subtests have failed becomes one that has failed."""
         hook = self._config.hook
