@@ -309,27 +309,6 @@ def pytest_runtest_protocol(item):
     assert "compared 6" in run(text)[0]
 
 
-def test_rank_0_begins_first(run, tmp_path: Path) -> None:
-    """So the others find what it listens on."""
-    (tmp_path / "conftest.py").write_text(f"""
-import os, pytest, time
-HAS_BEGUN = {str(tmp_path / "begun")!r}
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    item.is_later = os.path.exists(HAS_BEGUN)
-    if os.environ.get("RANK") == "0":
-        time.sleep(0.5)
-        open(HAS_BEGUN, "w").close()
-    return (yield)
-""")
-    text = """
-@pytest.mark.ranks(3)
-def test_it(request):
-    assert request.node.is_later == (os.environ["RANK"] != "0")
-"""
-    assert run(text)[1] == {"passed": 1}
-
-
 def test_another_session_removes_the_folders_of_old_ones(run, tmp_path: Path) -> None:
     """As soon as pytest lets go of this one's, at its end."""
     (tmp_path / "conftest.py").write_text("""

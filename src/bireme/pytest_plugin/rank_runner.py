@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import pickle
@@ -19,9 +18,6 @@ from _pytest.config import Config
 
 SHARED = "BIREME_TEST_FOLDER"
 """The variable with the folder that is ``tmp_path`` on all ranks of a test."""
-
-BEGUN = ("begun", "")
-"""What rank 0 says when a test begins there; the test is run on the others then."""
 
 STOPPED = "stopped, since another rank has failed"
 """What a rank answers that was ended for that reason."""
@@ -44,13 +40,9 @@ def serve(address: str, options: Mapping[str, Any], folder: str) -> None:
                 what, *rest = connection.recv()
             except EOFError:
                 return
-            if what == "run":
+            if what == "run":  # else it is to end a test that has ended meanwhile
                 nodeid, environ = rest
                 connection.send(_run(collected, nodeid, environ, connection))
-            elif what == "collect":
-                with contextlib.suppress(BaseException):  # which is said when the test is to run
-                    collected.item(*rest)
-            # else it is to end a test that has ended meanwhile
 
 
 class SharedFolder:
@@ -65,21 +57,11 @@ class SharedFolder:
 class _Recorder:
     """Keeps all that pytest reports of a test: its phases, its subtests, and its warnings."""
 
-    connection: Connection
-    """That to the plug-in."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self.reports: list[dict[str, Any]] = []
         self.warnings: list[tuple[str, str, str, str, int]] = []
         """Of each: its text, the module and name of its category, file, and line."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
-        """Say that the test begins, if this is rank 0."""
-        if os.environ["RANK"] == "0":
-            self.connection.send(BEGUN)
-        self.connection.close()
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
@@ -142,8 +124,8 @@ def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connect
     if pid == 0:
         try:
             os.close(read)
+            connection.close()
             os.environ.update(environ)
-            collected.recorder.connection = connection
             faulthandler.enable(stacks)
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
             said = pickle.dumps((collected.recorder.reports, collected.recorder.warnings))

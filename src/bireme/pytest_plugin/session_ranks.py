@@ -127,21 +127,15 @@ class RankPool:
         with lease:
             places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
             environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
-            order = ("run", item.nodeid, environ)
-            if self._config.option.usepdb:
-                asked = self._ask(range(1, count), order)
-                own = self._here(item, environ)
-            else:
-                self._ask(range(1, count), ("collect", item.nodeid))
-                asked, own = self._ask([0], order), {}
-            answers, why = self._collect(asked, order, count, limit)
+            here = self._config.option.usepdb
+            asked = {self._connections[rank]: rank for rank in range(int(here), count)}
+            for connection in asked:
+                connection.send(("run", item.nodeid, environ))
+            own = self._here(item, environ) if here else {}
+            answers, why = self._collect(asked, limit)
+            found = own | answers, why
         shutil.rmtree(folder, ignore_errors=True)
-        return own | answers, why
-
-    def _ask(self, ranks: Iterable[int], order: tuple[Any, ...]) -> dict[Connection, int]:
-        asked = {self._connections[rank]: rank for rank in ranks}
-        _send(asked, order)
-        return asked
+        return found
 
     def _here(self, item: pytest.Item, environ: dict[str, str]) -> dict[int, tuple[str, Any]]:
         """Run a test as rank 0 in this process."""
@@ -152,13 +146,7 @@ class RankPool:
         to_plain = self._config.hook.pytest_report_to_serializable
         return {0: ("reports", ([to_plain(config=self._config, report=report) for report in reports], []))}
 
-    def _collect(
-        self, asked: dict[Connection, int], order: tuple[Any, ...], count: int, limit: float
-    ) -> tuple[dict[int, tuple[str, Any]], str]:
-        """Wait for the answers; when the test begins on rank 0, run it on the others.
-
-        They connect to rank 0, and where it does not listen yet, PyTorch sleeps for about half a second.
-        """
+    def _collect(self, asked: dict[Connection, int], limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
         answers: dict[int, tuple[str, Any]] = {}
         why, end = "", time.monotonic() + limit
         while asked:
@@ -167,20 +155,23 @@ class RankPool:
                 assert isinstance(connection, Connection)
                 rank = asked.pop(connection)
                 try:
-                    answer = connection.recv()
+                    answers[rank] = connection.recv()
                 except (EOFError, OSError):
-                    answer, self.is_broken = ("ended", "the process of the rank was ended"), True
-                if answer == rank_runner.BEGUN:
-                    asked |= {connection: rank} | ({} if why else self._ask(range(1, count), order))
-                else:
-                    answers[rank] = answer
+                    answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
             if not why and not ready:
                 why = f"the test hangs: it is still running after {limit:g} s"
-                _send(asked, ("end", "stacks"))
+                self._end(asked, "stacks")
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
-                _send(asked, ("end", "kill"))
+                self._end(asked, "kill")
         return answers, why
+
+    def _end(self, asked: dict[Connection, int], how: str) -> None:
+        for connection in asked:
+            try:
+                connection.send(("end", how))
+            except OSError:
+                pass  # the rank has ended, which is seen
 
     def _from_plain(self, plain: dict[str, Any]) -> pytest.TestReport:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=plain)
@@ -199,14 +190,6 @@ def _of_ended(
     return pytest.TestReport(
         item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
     )
-
-
-def _send(connections: Iterable[Connection], message: tuple[Any, ...]) -> None:
-    for connection in connections:
-        try:
-            connection.send(message)
-        except OSError:
-            pass  # the rank has ended, which is seen
 
 
 def _warn(item: pytest.Item, text: str, module: str, name: str, file: str, line: int) -> None:
