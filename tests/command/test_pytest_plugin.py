@@ -186,6 +186,22 @@ def test_it():
     assert "_pytest" not in out
 
 
+def test_a_file_that_hangs_on_a_rank(run) -> None:
+    """It is collected there before the test can be ended; the next test has new ranks."""
+    text = """
+while RANK == 1 and not os.path.exists("hung"):
+    open("hung", "w").close()
+    time.sleep(1000)
+@pytest.mark.ranks(2)
+def test_one(): pass
+@pytest.mark.ranks(2)
+def test_two(): pass
+"""
+    out, found = run(text, "--ranks-timeout", "6")
+    assert found == {"failed": 1, "passed": 1}, out
+    assert "rank 1: it does not answer" in out
+
+
 def test_fixtures_of_modules_of_tests_on_both_sides(run) -> None:
     """What is set up here is torn down, whatever stands between."""
     text = """

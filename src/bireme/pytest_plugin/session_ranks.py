@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 _PATIENCE = 5.0
-"""Seconds in which ranks may end by themselves."""
+"""Seconds in which ranks may end by themselves, or end a test."""
 _PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS = {
     "usepdb": False,
@@ -150,7 +150,11 @@ class RankPool:
         answers: dict[int, tuple[str, Any]] = {}
         why, end = "", time.monotonic() + limit
         while asked:
-            ready = wait(list(asked), None if why else max(0.0, end - time.monotonic()))
+            ready = wait(list(asked), _PATIENCE if why else max(0.0, end - time.monotonic()))
+            if why and not ready:
+                self.is_broken = True
+                text = why if why == rank_runner.STOPPED else "it does not answer: its file hangs while it is collected"
+                return answers | dict.fromkeys(asked.values(), ("ended", text)), why
             for connection in ready:
                 assert isinstance(connection, Connection)
                 rank = asked.pop(connection)
