@@ -87,6 +87,19 @@ def test_a_job_is_stopped(
     assert job.wait(60) == code
 
 
+def test_a_job_that_is_being_stopped_is_killed(stage: Stage, script) -> None:
+    program = script("import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: print('waits', flush=True))\n"
+                     "print('begins', flush=True)\nwhile True: time.sleep(1000)\n")  # fmt: skip
+    process = stage.start("run", "--grace", "1000", "--accelerator", "cpu", "--num_gpus", "2", program)
+    read_lines(process, 2, "begins")
+    wait_until_listed(process)
+    process.send_signal(signal.SIGTERM)
+    read_lines(process, 2, "waits")
+    stage.run("stop", "--now", str(process.pid), code=0)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and err.count(b"killing 2 ranks") == 1, err
+
+
 @pytest.mark.parametrize("words", [(), ("--now",)])
 def test_a_job_that_ignores_signals_is_stopped(stage: Stage, script, tmp_path: Path, words: tuple[str, ...]) -> None:
     """As one does that was started with ``&`` in a script, or below a program that ignores them."""

@@ -91,8 +91,9 @@ class JobSignals:
 
     def kill(self) -> None:
         """Kill the job, as two Ctrl+C do, but no rank hears of the first."""
-        for _ in range(2):
+        if not self._verdict.stopping:
             self._on_stop_signal(signal.SIGINT, sent=signal.SIGKILL)
+        self._on_stop_signal(signal.SIGINT)
 
     def _on_stop_signal(self, signum: int, *, sent: int = 0) -> None:
         """Stop the job; at a second Ctrl+C, kill it. It may be ending for another cause already.
