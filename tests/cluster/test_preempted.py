@@ -74,6 +74,8 @@ def test_a_job_is_preempted_and_continues(jobs: Jobs, signalled: str) -> None:
     said = out.read_text()
     assert "4 ranks ended without being stopped: rank 0 after" in said, said
     assert ("SIGTERM on node" in said) == (signalled == "the steps"), said
+    # Else it may be cancelled first, and queued again after that.
+    wait_until("it to be queued", lambda: any("PENDING" in each for each in jobs.testbed.slurm_jobs()), 60)
     if signalled == "the command":
         continues(jobs, job)
     jobs.login.run(["scancel", job])

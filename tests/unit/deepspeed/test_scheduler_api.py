@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -298,7 +299,8 @@ def test_after_the_last_port_comes_the_first_that_anybody_may_use(make, tmp_path
     manager.run_job(exp, manager.resource_request(exp))
     while manager.running_experiments:
         manager.experiment_check()
-    assert "--master_port 1024 " in make.result("m8", "cmd.txt").read_text()
+    found = re.search(r"--master_port (\d+) ", make.result("m8", "cmd.txt").read_text())
+    assert found is not None and 1024 <= int(found[1]) < 1124  # the first may be in use
     assert [error for _, error in manager.finished_experiments.values()] == [None]
 
 
