@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, NoReturn
+    from typing import Any, ClassVar, NoReturn
 
     from bireme.loop import Loop
 
@@ -157,6 +157,9 @@ class _Plain(pickle._Unpickler):
 
     Python's own reader, since that in C makes room for as many objects as the number of one says.
     """
+
+    dispatch: ClassVar[dict[int, Callable[[pickle.Unpickler], None]]] = {**pickle._Unpickler.dispatch}
+    dispatch.pop(pickle.BYTEARRAY8[0])  # it makes room for as many bytes as a file says, and PyTorch writes none
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise ValueError(f"{module}.{name}")

@@ -94,7 +94,7 @@ def merged(stacks: Iterable[RankStack], hosts: dict[int, str], *, own: str = "")
 
 def _in_one_line(text: str) -> str:
     """Names of threads, functions and files are the program's own, and may contain anything."""
-    return text.translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _state(state: str, ranks: Sequence[int], world: int, spent: dict[int, float]) -> str:

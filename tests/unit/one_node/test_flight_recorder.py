@@ -110,10 +110,15 @@ def test_nothing_of_a_file_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_number_in_a_file_reserves_no_memory(tmp_path: Path) -> None:
-    """It says that what follows is the object number 268,435,455."""
-    file = tmp_path / "0"
-    file.write_bytes(b"\x80\x02]r\xff\xff\xff\x0f.")
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(b"\x80\x02]r\xff\xff\xff\x0f.", id="what follows is the object number 268,435,455"),
+        pytest.param(b"\x80\x05\x96" + (1 << 30).to_bytes(8, "little") + b".", id="1 GiB of bytes follow"),
+    ],
+)
+def test_a_number_in_a_file_reserves_no_memory(file: bytes, tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(file)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert not recorded(f"{tmp_path}/", [0])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19  # KiB

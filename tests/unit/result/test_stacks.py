@@ -52,12 +52,12 @@ def test_what_has_no_stack_says_why() -> None:
 
 
 def test_a_name_cannot_add_lines() -> None:
-    bad = Frame(function="step\nrank 7", file="/job/a\rb.py", line=1)
+    bad = Frame(function="step\nrank 7", file="/job/a\rb\x1b\x85\u2028.py", line=1)
     stacks = [RankStack(rank=0, frames=(bad,)), RankStack(rank=0, thread="thread a\n\tb", frames=(STEP,), state="x\ny")]
     said = merged(stacks, {}, own="/job").splitlines()
     assert said == [
-        "rank 0                 a\\rb.py:1 step\\nrank 7",
-        "rank 0, thread a\\n\\tb  train.py:41 step        x\\ny",
+        "rank 0                 a\\rb\\x1b\\x85\\u2028.py:1 step\\nrank 7",
+        "rank 0, thread a\\n\\tb  train.py:41 step                      x\\ny",
     ]
 
 
