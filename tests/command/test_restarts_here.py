@@ -114,6 +114,29 @@ def test_who_stops_the_job_while_it_fails_wants_no_other(script, tmp_path, stage
         os.close(fd)
 
 
+SIGNALS = """
+import os, signal, sys
+from bireme.job import JobSpec, Program
+from bireme.launching import placement
+
+def told(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+spec = JobSpec(Program(sys.argv[1], ("99", "wait")), num_gpus=2, restarts=5, checkpoint_signal=sys.argv[2])
+outcome = placement.launch(spec, os.environ, told)
+print(outcome.cause, outcome.exit_code)
+"""
+
+
+@pytest.mark.parametrize(("checkpoint", "end"), [("", "signal 143"), ("USR1", "preempted 78")])
+def test_a_signal_between_two_attempts_is_that_of_the_next(script, tmp_path, stage, checkpoint, end):
+    """The attempt begins, and hears of it at once."""
+    command = [sys.executable, script(SIGNALS, "signals.py"), script(FAILS), checkpoint]
+    done = subprocess.run(command, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == [end], done.stderr
+    assert len(attempts(tmp_path, 1)) <= 2 and stage.left() == {}
+
+
 def test_a_hostfile_that_is_gone_meanwhile(script, tmp_path, stage):
     """The end is that of the attempt before, and the report is written."""
     (tmp_path / "hosts").write_text("localhost slots=1\n")

@@ -254,11 +254,9 @@ class ElasticJob(WholeJob):
         """Let the membership monitor watch a session that runs ranks."""
         self._running = running
         self._monitor.attach(running, runs=True)
-        self._deferred.deliver()
 
     def _attach_waiting(self, waiting: Session) -> None:
         self._monitor.attach(waiting, runs=False)
-        self._deferred.deliver()
 
     def _detach(self) -> None:
         self._running = None

@@ -239,6 +239,10 @@ class _Attempts:
         self._tree: SourceTree | None = None
         self._keeper: Keeper | None = None
         self._standby: Standby | None = None
+        if first.ship is not None and isinstance(place, Agents):
+            from bireme.cluster.cluster_job import ClusterJob
+
+            self._tree = ClusterJob.find_tree(first, environ)
         if first.preload and isinstance(place, ThisMachine) and TEMPLATES not in environ:
             from bireme.process.keeper import Keeper
 
@@ -252,12 +256,8 @@ class _Attempts:
     def run(self, spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
         """Run an attempt."""
         there = self._place if spec is self._first else resolve(spec, self._environ)
-        if spec.ship is not None and isinstance(there, Agents):
-            from bireme.cluster.cluster_job import ClusterJob
-
-            tree = self._tree  # its notes are said once
-            self._tree = ClusterJob.find_tree(spec, self._environ) if tree is None else tree.replace(notes=())
-        return _run(spec, self._environ, there, self._tree, is_last, standby=self._standby)
+        tree = self._tree if spec is self._first or self._tree is None else self._tree.replace(notes=())  # said once
+        return _run(spec, self._environ, there, tree, is_last, standby=self._standby)
 
     def close(self) -> None:
         """End what has waited for another attempt."""

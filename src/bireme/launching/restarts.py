@@ -8,6 +8,7 @@ from bireme.errors import PREEMPTED, UNFIT, BadInputError
 from bireme.result.outcome import signal_name
 from bireme.result.report import headline
 from bireme.runner.session import limit_note
+from bireme.runner.signals import DeferredSignals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,12 +59,23 @@ def run(
     """Run the job, restart it up to ``spec.restarts`` times, and return the outcome of the last attempt.
 
     Restarts are forgiven after ``spec.restart_window`` seconds without a failure. The next attempt avoids nodes that
-    were lost or unfit where the pool has others. The time limit covers all attempts together.
+    were lost or unfit where the pool has others. The time limit covers all attempts together. A signal that comes
+    between two attempts ends the job as one that comes while an attempt ends.
 
     Args:
         attempt: runs an attempt of the job; its second argument tells whether an outcome is the last.
         on_restart: called before each restart, with the outcome of the attempt and the job of the next one.
     """
+    with DeferredSignals() as between:
+        return _run(spec, attempt, on_restart, between)
+
+
+def _run(
+    spec: JobSpec,
+    attempt: Callable[[JobSpec, Callable[[Outcome], bool]], Outcome],
+    on_restart: Callable[[Outcome, JobSpec], object],
+    between: DeferredSignals,
+) -> Outcome:
     begin, limit = time.monotonic(), spec.time_limit
     budget = RestartBudget(spec.restarts, spec.restart_window)
     last: Outcome | None = None
@@ -76,7 +88,7 @@ def run(
                 raise
             note = f"{last.note}\n" if last.note else ""
             return last.replace(note=f"{note}cannot restart it: {error}")
-        last = outcome
+        outcome = last = outcome.replace(interrupted=outcome.interrupted or between.signum)
         if outcome.interrupted and outcome.cause in CURABLE and budget.is_left(time.monotonic()):
             outcome = preempted(spec, outcome, outcome.interrupted) or outcome
         again = _next_attempt(spec, outcome, budget)

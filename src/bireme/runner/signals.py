@@ -55,9 +55,12 @@ class JobSignals:
     def watch(self, crew: Crew) -> None:
         """Pass what a signal asks for to this crew from now on."""
         self._crew = crew
+        kept = _kept_before()
         heard = (*STOP_SIGNALS, *RELAYED_SIGNALS, signal.SIGTSTP, signal.SIGCONT)
         on_terminal = self._console.on_terminal
         self._loop.on_signals((*heard, signal.SIGWINCH) if on_terminal else heard, self.hear)
+        if kept:
+            os.kill(os.getpid(), kept)
 
     def settled(self) -> None:
         """Note that the ranks have ended, and the crew only brings files home: any stop signal ends that."""
@@ -137,7 +140,7 @@ class JobSignals:
 
 
 class DeferredSignals:
-    """A context manager that keeps the first stop signal instead of letting it end the process.
+    """A context manager that keeps the first stop signal for the next session instead of letting it end the process.
 
     A session installs its own handlers and restores these at its end. Outside the main thread this does nothing.
     """
@@ -166,8 +169,16 @@ class DeferredSignals:
         if signum in STOP_SIGNALS:
             self.signum = self.signum or signum
 
-    def deliver(self) -> None:
-        """Send the kept signal to this process again, now that a session handles it."""
-        if self.signum:
-            signum, self.signum = self.signum, 0
-            os.kill(os.getpid(), signum)
+    def take(self) -> int:
+        """The kept signal, which is kept no longer; 0: none has come."""
+        signum, self.signum = self.signum, 0
+        return signum
+
+
+def _kept_before() -> int:
+    """The signal that came between two sessions, if somebody keeps it for the next one."""
+    for signum in STOP_SIGNALS:
+        keeper = getattr(signal.getsignal(signum), "__self__", None)
+        if isinstance(keeper, DeferredSignals):
+            return keeper.take()
+    return 0

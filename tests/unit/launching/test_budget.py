@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from bireme.job import JobSpec, Program
+from bireme.launching import restarts
 from bireme.launching.restarts import RestartBudget
+from bireme.result.outcome import Outcome
 
 
 def test_so_many_and_no_more():
@@ -42,3 +51,17 @@ def test_looking_takes_nothing():
     assert budget.is_left(1) and budget.is_left(1) and budget.spend(1)
     budget.begin(2)
     assert not budget.is_left(3) and budget.is_left(102)
+
+
+@pytest.mark.parametrize(("checkpoint", "code"), [("", 3), ("USR1", 78)])
+def test_a_signal_when_an_attempt_has_ended_is_heard(checkpoint: str, code: int) -> None:
+    """The session does not handle signals any more, and there is no next one."""
+    tried = []
+
+    def attempt(spec: JobSpec, is_last: Callable[[Outcome], bool]) -> Outcome:
+        tried.append(spec.attempt)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Outcome(exit_code=3, cause="rank failed", seconds=1.0)
+
+    spec = JobSpec(Program("train.py"), restarts=5, checkpoint_signal=checkpoint)
+    assert restarts.run(spec, attempt, lambda *_: None).exit_code == code and tried == [0]
