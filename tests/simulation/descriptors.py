@@ -296,6 +296,8 @@ class SimulatedPoll:
         world = process.world
         if seconds is not None:
             process.wake_at(world.now + seconds)
+        if process.busy_until > world.now:  # what has become ready by then
+            process.wake_at(process.busy_until)
         process.woken = False
         while not process.woken:
             if not process.alive:
