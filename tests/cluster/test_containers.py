@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -209,20 +210,29 @@ def test_a_container_that_is_stopped_saves_and_the_next_one_continues(
         assert all(new >= old + 3 for old, new in zip(before, saved, strict=True))
 
 
-@pytest.mark.parametrize("stopped", ["one", "both"])
-def test_containers_of_ranks_that_are_stopped_save(containers: Containers, stopped: str) -> None:
-    """Their first process is that of the documentation."""
-    waits = re.search(
-        r"```python\n(import os, signal, time\n.*?)```", (ROOT / "docs/preemption.md").read_text(), re.DOTALL
-    )
-    assert waits
+def text_between(begin: str, end: str, file: str) -> str:
+    found = re.search(f"{begin}(.*?){end}", (ROOT / file).read_text(), re.DOTALL)
+    assert found
+    return textwrap.dedent(found[1])
+
+
+PROCESS_1 = {
+    "docs": text_between("```python\n(?=import os, signal, time)", "```", "docs/preemption.md"),
+    "pod": text_between("  start.py: \\|\n", "  train.py:", "examples/indexed_job.yaml"),
+}
+"""What the first process of a container of ranks runs."""
+
+
+@pytest.mark.parametrize(("stopped", "waits"), [("one", "docs"), ("both", "docs"), ("one", "pod")])
+def test_containers_of_ranks_that_are_stopped_save(containers: Containers, stopped: str, waits: str) -> None:
+    """Their first process is that of the documentation, or that of an example."""
     (containers.jobs / "saves.py").write_text(SAVES)
     steps = [containers.jobs / f"step{rank}" for rank in (0, 1)]
     for step in steps:
         step.write_text("0")
-    names = [f"{stopped}{number}" for number in (1, 2)]
+    names = [f"{waits}{stopped}{number}" for number in (1, 2)]
     for name in names:
-        containers.create(name, "/usr/bin/python3", "-c", waits[1])
+        containers.create(name, "/usr/bin/env", "JOB_COMPLETION_INDEX=1", "/usr/bin/python3", "-c", PROCESS_1[waits])
     words = ("--launcher", "podman", "--hosts", ",".join(f"{name}:1" for name in names))
     words += ("--checkpoint_signal", "USR1", "--preempt_signal", "TERM@50")
     pipe = subprocess.PIPE
