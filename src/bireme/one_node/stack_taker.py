@@ -135,7 +135,7 @@ class StackTaker:
         nccl = self._recorder.nccl
         told = {each.rank for each in self._found if not each.thread}
         for rank in self._main.keys() - told:
-            why = "its stack could not be read in time" if rank in silent else "it is not a Python process"
+            why = "its stack could not be read in time" if rank in silent else _why_none(self._main[rank])
             self._found.append(RankStack(rank=rank, reason=why))
         found, families = [], kernel.families(self._main.values())
         for each in sorted(self._found, key=lambda each: (each.rank, each.thread)):
@@ -166,6 +166,15 @@ def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
         return _understood(jsontext.loads(said), rank, is_main, pid)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return []
+
+
+def _why_none(pid: int) -> str:
+    """Why py-spy has told nothing of a process."""
+    try:
+        is_python = "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return "it has ended"
+    return "py-spy cannot read its stack" if is_python else "it is not a Python process"
 
 
 def _understood(threads: list[dict[str, Any]], rank: int, is_main: bool, pid: int) -> list[RankStack]:

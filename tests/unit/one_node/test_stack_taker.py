@@ -100,3 +100,25 @@ def test_not_all_processes_are_asked_at_once(tmp_path: Path, monkeypatch: pytest
     asked = log.read_text().count("\n")
     assert [each.rank for each in found] == [*range(MANY)]
     assert asked == MANY if ends else asked <= 32
+
+
+@pytest.mark.parametrize("says", ["exit 1", "echo '{}'"], ids=["nothing", "another form"])
+def test_who_has_no_stack_is_not_called_another_program(tmp_path: Path, says: str) -> None:
+    """Without the right to read it, py-spy says as much of Python as of other programs."""
+    (tool := tmp_path / "py-spy").write_text(f"#!/bin/sh\n{says}\n")
+    tool.chmod(0o755)
+    ranks = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1), subprocess.Popen(["cat"], stdin=-1)]
+    loop = Loop()
+    found: list[str] = []
+
+    def end(stacks: tuple[RankStack, ...]) -> None:
+        found.extend(each.reason for each in stacks)
+        loop.stop()
+
+    taker = StackTaker(loop, str(tool), {rank: each.pid for rank, each in enumerate(ranks)}, {}, end)
+    loop.run()
+    taker.close()
+    for each in ranks:
+        each.kill()
+        each.communicate()
+    assert found == ["py-spy cannot read its stack", "it is not a Python process"]
