@@ -14,7 +14,7 @@ import pytest
 
 from bireme.deepspeed.runner import encode_world_info
 from bireme.runner import job_client
-from tests.conftest import bireme, clean_environ, free_ports, read_lines
+from tests.conftest import bireme, clean_environ, free_ports, read_lines, wait_for
 from tests.kit import needs
 
 # fails in its first attempts as often as its first argument says, as soon as it is told; then, with a second, waits
@@ -137,13 +137,20 @@ def test_ended_while_an_epoch_is_being_stopped(script, stage, tmp_path, signum):
 def test_epochs_leave_nothing_in_the_command(job, stage, tmp_path):
     """Neither descriptors nor zombies."""
     process = stage.start(*job("--max_restarts", "4", fails=2), "wait", cwd=tmp_path)
-    seen = []
-    for count in range(3):
-        read_lines(process, 2, f"here {count}")
+
+    def holds() -> tuple[int, int]:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        seen.append((len(os.listdir(f"/proc/{process.pid}/fd")), len(children)))
-        (tmp_path / f"fail{count}").touch()
-    assert len(set(seen)) == 1, seen
+        return len(os.listdir(f"/proc/{process.pid}/fd")), len(children)
+
+    def is_as_before() -> bool:
+        return all(now <= before for now, before in zip(holds(), first, strict=True))
+
+    read_lines(process, 2, "here 0")
+    first = holds()
+    for count in (1, 2):
+        (tmp_path / f"fail{count - 1}").touch()
+        read_lines(process, 2, f"here {count}")
+        wait_for(is_as_before, f"at most {first} in epoch {count}", 20)  # it may be reading a file just now
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
 
