@@ -239,7 +239,7 @@ class _Attempts:
         self._tree: SourceTree | None = None
         self._keeper: Keeper | None = None
         self._standby: Standby | None = None
-        if first.ship is not None and isinstance(place, Agents):
+        if isinstance(place, Agents):
             from bireme.cluster.cluster_job import ClusterJob
 
             self._tree = ClusterJob.find_tree(first, environ)

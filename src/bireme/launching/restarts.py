@@ -59,8 +59,8 @@ def run(
     """Run the job, restart it up to ``spec.restarts`` times, and return the outcome of the last attempt.
 
     Restarts are forgiven after ``spec.restart_window`` seconds without a failure. The next attempt avoids nodes that
-    were lost or unfit where the pool has others. The time limit covers all attempts together. A signal that comes
-    between two attempts ends the job as one that comes while an attempt ends.
+    were lost or unfit where the pool has others. The time limit covers all attempts together. A signal between
+    two attempts ends the job as well.
 
     Args:
         attempt: runs an attempt of the job; its second argument tells whether an outcome is the last.

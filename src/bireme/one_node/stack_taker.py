@@ -171,10 +171,10 @@ def _stacks(said: bytes, rank: int, is_main: bool, pid: int) -> list[RankStack]:
 def _why_none(pid: int) -> str:
     """Why py-spy has told nothing of a process."""
     try:
-        is_python = "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return "it has ended"
-    return "py-spy cannot read its stack" if is_python else "it is not a Python process"
+        is_another = "python" not in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:  # it has ended, or may not be read
+        is_another = False
+    return "it is not a Python process" if is_another else "py-spy cannot read its stack"
 
 
 def _understood(threads: list[dict[str, Any]], rank: int, is_main: bool, pid: int) -> list[RankStack]:
