@@ -210,17 +210,20 @@ def test_a_container_that_is_stopped_saves_and_the_next_one_continues(
         assert all(new >= old + 3 for old, new in zip(before, saved, strict=True))
 
 
-def text_between(begin: str, end: str, file: str) -> str:
-    found = re.search(f"{begin}(.*?){end}", (ROOT / file).read_text(), re.DOTALL)
+def example_of_pods() -> tuple[str, str]:
+    """The programs of examples/indexed_job.yaml: what its pods begin with, and the script of the ranks."""
+    example = (ROOT / "examples/indexed_job.yaml").read_text()
+    found = re.search(r"  start.py: \|\n(.*)  train.py: \|\n(.*?)---", example, re.DOTALL)
     assert found
-    return textwrap.dedent(found[1])
+    return textwrap.dedent(found[1]), textwrap.dedent(found[2])
 
 
-PROCESS_1 = {
-    "docs": text_between("```python\n(?=import os, signal, time)", "```", "docs/preemption.md"),
-    "pod": text_between("  start.py: \\|\n", "  train.py:", "examples/indexed_job.yaml"),
-}
-"""What the first process of a container of ranks runs."""
+def documented() -> str:
+    """What the documentation lets the first process of a container of ranks do."""
+    page = (ROOT / "docs/preemption.md").read_text()
+    found = re.search(r"```python\n(import os, signal, time\n.*?)```", page, re.DOTALL)
+    assert found
+    return found[1]
 
 
 @pytest.mark.parametrize(("stopped", "waits"), [("one", "docs"), ("both", "docs"), ("one", "pod")])
@@ -231,8 +234,9 @@ def test_containers_of_ranks_that_are_stopped_save(containers: Containers, stopp
     for step in steps:
         step.write_text("0")
     names = [f"{waits}{stopped}{number}" for number in (1, 2)]
+    first = documented() if waits == "docs" else example_of_pods()[0]
     for name in names:
-        containers.create(name, "/usr/bin/env", "JOB_COMPLETION_INDEX=1", "/usr/bin/python3", "-c", PROCESS_1[waits])
+        containers.create(name, "/usr/bin/env", "JOB_COMPLETION_INDEX=1", "/usr/bin/python3", "-c", first)
     words = ("--launcher", "podman", "--hosts", ",".join(f"{name}:1" for name in names))
     words += ("--checkpoint_signal", "USR1", "--preempt_signal", "TERM@50")
     pipe = subprocess.PIPE

@@ -6,13 +6,11 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,11 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.basics import PATH, wait_until
 from tests.cluster.jobs import Jobs
+from tests.cluster.test_containers import example_of_pods
 from tests.cluster.test_losses import end, found, start
 from tests.cluster.test_unfit import table_of
 from tests.cluster.testbed import Testbed
-from tests.conftest import PROGRAMS, ROOT, bireme, clean_environ, read_lines
+from tests.conftest import PROGRAMS, bireme, clean_environ, read_lines
 
 SCENE = PROGRAMS / "scene.py"
 
@@ -111,11 +110,9 @@ def test_stream_is_dropped(request: pytest.FixtureRequest) -> None:
 def test_example_of_a_job(request: pytest.FixtureRequest) -> None:
     """Pod 0 fetches kubectl, waits for another pod, and runs the job; the other waits until it is told to end."""
     jobs = Jobs.on(request, "kubectl")
-    text = (ROOT / "examples" / "indexed_job.yaml").read_text()
-    files = re.search(r"  start.py: \|\n(.*)  train.py: \|\n(.*?)---", text, flags=re.DOTALL)
-    assert files is not None
-    script = jobs.write("start.py", textwrap.dedent(files[1]))
-    jobs.write("train.py", textwrap.dedent(files[2]))
+    pods_begin, ranks_run = example_of_pods()
+    script = jobs.write("start.py", pods_begin)
+    jobs.write("train.py", ranks_run)
     hosts, more = ("login", "node2"), {"namespace": "default", "labels": {"batch.kubernetes.io/job-name": "train"}}
     pods = [pod(index, **more, host=host) for index, host in enumerate(hosts)]
     env = cluster(jobs, pods[0]) | {"JOB": "train", "KUBECTL": f"file://{jobs.shared}", "NODES": "2"}

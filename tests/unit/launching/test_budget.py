@@ -1,4 +1,4 @@
-"""How often a job may be restarted."""
+"""How often a job may be restarted, and when it is not."""
 
 from __future__ import annotations
 

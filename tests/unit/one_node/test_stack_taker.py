@@ -62,6 +62,25 @@ def test_the_processes_are_read_once_for_all_ranks() -> None:
     assert subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True).stdout == "3 1\n"
 
 
+def taken(tool: Path, commands: list[list[str]]) -> list[RankStack]:
+    """The stacks of these commands, as this tool tells them."""
+    ranks = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
+    loop = Loop()
+    found: list[RankStack] = []
+
+    def end(stacks: tuple[RankStack, ...]) -> None:
+        found.extend(stacks)
+        loop.stop()
+
+    taker = StackTaker(loop, str(tool), {rank: each.pid for rank, each in enumerate(ranks)}, {}, end)
+    loop.run()
+    taker.close()
+    for each in ranks:
+        each.kill()
+        each.communicate()
+    return found
+
+
 TOOL = """#!/bin/sh
 echo >>"{log}"
 [ -e "{log}.go" ] || exec sleep 1000
@@ -83,20 +102,7 @@ def test_not_all_processes_are_asked_at_once(tmp_path: Path, monkeypatch: pytest
         (tmp_path / "log.go").touch()
     tool.write_text(TOOL.format(log=log))
     tool.chmod(0o755)
-    ranks = [subprocess.Popen(["sleep", "1000"]) for _ in range(MANY)]
-    loop = Loop()
-    found: list[RankStack] = []
-
-    def end(stacks: tuple[RankStack, ...]) -> None:
-        found.extend(stacks)
-        loop.stop()
-
-    taker = StackTaker(loop, str(tool), {rank: each.pid for rank, each in enumerate(ranks)}, {}, end)
-    loop.run()
-    taker.close()
-    for each in ranks:
-        each.kill()
-        each.wait()
+    found = taken(tool, [["sleep", "1000"]] * MANY)
     asked = log.read_text().count("\n")
     assert [each.rank for each in found] == [*range(MANY)]
     assert asked == MANY if ends else asked <= 32
@@ -107,18 +113,5 @@ def test_who_has_no_stack_is_not_called_another_program(tmp_path: Path, says: st
     """Without the right to read it, py-spy says as much of Python as of other programs."""
     (tool := tmp_path / "py-spy").write_text(f"#!/bin/sh\n{says}\n")
     tool.chmod(0o755)
-    ranks = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1), subprocess.Popen(["cat"], stdin=-1)]
-    loop = Loop()
-    found: list[str] = []
-
-    def end(stacks: tuple[RankStack, ...]) -> None:
-        found.extend(each.reason for each in stacks)
-        loop.stop()
-
-    taker = StackTaker(loop, str(tool), {rank: each.pid for rank, each in enumerate(ranks)}, {}, end)
-    loop.run()
-    taker.close()
-    for each in ranks:
-        each.kill()
-        each.communicate()
-    assert found == ["py-spy cannot read its stack", "it is not a Python process"]
+    found = taken(tool, [[sys.executable, "-c", "input()"], ["cat"]])
+    assert [each.reason for each in found] == ["py-spy cannot read its stack", "it is not a Python process"]
