@@ -251,12 +251,19 @@ def test_it(k):
 
 
 def test_a_debugger_on_rank_0(stage: Stage, tmp_path: Path) -> None:
-    text = "@pytest.mark.ranks(2)\ndef test_it(tmp_path):\n    x = 42\n    assert os.environ['RANK'] == '1'\n"
+    text = """
+import warnings
+@pytest.mark.ranks(2)
+def test_it(tmp_path):
+    x = 42
+    warnings.warn("of both")
+    assert os.environ['RANK'] == '1'
+"""
     (tmp_path / "test_it.py").write_text(BEGIN + text)
     process = stage.start_argv(command("--pdb"), cwd=tmp_path, stdin=subprocess.PIPE, env=ALONE)
     out, _ = process.communicate(b"p x, os.environ['WORLD_SIZE']\nc\n", timeout=60)
     assert b"(42, '2')" in out
-    assert b"1 failed" in out
+    assert b"1 failed, 1 warning in" in out
 
 
 def test_a_wrong_number(run) -> None:
@@ -461,3 +468,41 @@ def test_coverage(stage: Stage, tmp_path: Path) -> None:
     combined = stage.run_argv([*coverage, "combine"], cwd=tmp_path, code=0)
     assert "errored" not in combined.stdout + combined.stderr
     assert stage.run_argv([*coverage, "report"], cwd=tmp_path, code=0).stdout.split()[-1] == "100%"
+
+
+CACHE = """
+def test_here(cache):
+    cache.set("example/kept", "kept")
+
+@pytest.mark.ranks(2)
+def test_one(cache):
+    assert cache.get("example/kept", None) == "kept"
+    cache.set("example/value", os.environ["RANK"])
+    assert cache.get("example/value", None) == os.environ["RANK"]
+
+@pytest.mark.ranks(2)
+def test_two(cache):
+    assert cache.get("example/value", None) == "0"
+"""
+
+
+def test_the_cache_is_written_by_rank_0(stage: Stage, tmp_path: Path) -> None:
+    """The others see what is in it, and it is emptied once, before the first test."""
+    (tmp_path / "test_it.py").write_text(BEGIN + CACHE)
+    for option in ("--cache-clear", "--lf", "--sw"):
+        done = stage.run_argv([*command()[:-2], option], cwd=tmp_path, env=ALONE)  # with pytest's cache
+        assert " 3 passed" in done.stdout
+        assert (tmp_path / ".pytest_cache/v/example/value").read_text() == '"0"'
+
+
+def test_ranks_that_do_not_begin(stage: Stage, tmp_path: Path) -> None:
+    """Here something in their Python hangs before they can say anything."""
+    site = tmp_path / "site"
+    site.mkdir()
+    hangs = "import os, time\nif 'LOCAL_RANK' in os.environ: time.sleep(1000)\n"
+    (site / "sitecustomize.py").write_text(hangs)
+    (tmp_path / "test_it.py").write_text(BEGIN + "@pytest.mark.ranks(2)\ndef test_it(): pass\ndef test_here(): pass\n")
+    environ = {**ALONE, "PYTHONPATH": str(site)}
+    done = stage.run_argv(command("--ranks-timeout=1"), cwd=tmp_path, env=environ, code=1)
+    assert "its ranks cannot be started: the ranks have not begun in 1 s" in done.stdout
+    assert "1 passed, 1 error" in done.stdout

@@ -73,19 +73,26 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Run a test on ranks."""
     if item.config.pluginmanager.hasplugin(IS_RANK) or not (count := count_of(item)):
         return None
+    from bireme.errors import BiremeError
     from bireme.pytest_plugin.session_ranks import RankPool
 
     config = item.config
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    pool = config.stash.get(POOL, None)
-    if pool is None or pool.size < count or pool.is_broken:
-        if pool is not None:
-            pool.close()
-        most = max(map(count_of, item.session.items))
-        pool = config.stash[POOL] = RankPool(config, most)
     limits = (config.option.ranks_timeout, item.stash.get(TIMEOUT, None))
     limit = min((each for each in limits if each is not None), default=LIMIT)
-    for report in pool.run(item, count, limit):
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    pool = config.stash.get(POOL, None)
+    if pool is not None and (pool.size < count or pool.is_broken):
+        del config.stash[POOL]
+        pool.close()
+        pool = None
+    try:
+        if pool is None:
+            pool = config.stash[POOL] = RankPool(config, max(map(count_of, item.session.items)), limit)
+        reports = pool.run(item, count, limit)
+    except BiremeError as error:
+        what = f"its ranks cannot be started: {error}"
+        reports = [pytest.TestReport(item.nodeid, item.location, {}, "failed", what, "setup")]
+    for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.session._setupstate.teardown_exact(nextitem)  # what tests before have left for this one
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -22,6 +22,9 @@ SHARED = "BIREME_TEST_FOLDER"
 STOPPED = "stopped, since another rank has failed"
 """What a rank answers that was ended for that reason."""
 
+PlainWarning = tuple[str, str, str, str, int]
+"""Of a warning: its text, the module and name of its category, file, and line."""
+
 
 def serve(address: str, options: Mapping[str, Any], folder: str) -> None:
     """Run tests until the other end of the connection is closed.
@@ -54,14 +57,19 @@ class SharedFolder:
         return Path(os.environ[SHARED]) if SHARED in os.environ else request.getfixturevalue("tmp_path")
 
 
+def plain(warning: warnings.WarningMessage) -> PlainWarning:
+    """A warning as it is sent."""
+    category = warning.category
+    return str(warning.message), category.__module__, category.__name__, warning.filename, warning.lineno
+
+
 class _Recorder:
     """Keeps all that pytest reports of a test: its phases, its subtests, and its warnings."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.reports: list[dict[str, Any]] = []
-        self.warnings: list[tuple[str, str, str, str, int]] = []
-        """Of each: its text, the module and name of its category, file, and line."""
+        self.warnings: list[PlainWarning] = []
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
@@ -85,8 +93,7 @@ class _Recorder:
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """Keep a warning; those of collecting are also those of the session that shows them."""
         if when == "runtest":
-            category, place = warning_message.category, (warning_message.filename, warning_message.lineno)
-            self.warnings.append((str(warning_message.message), category.__module__, category.__name__, *place))
+            self.warnings.append(plain(warning_message))
 
 
 class _Collected:
@@ -99,6 +106,8 @@ class _Collected:
         self.config.pluginmanager.register(SharedFolder(), "bireme-rank")
         self.config.pluginmanager.register(self.recorder)
         self.config._do_configure()
+        if os.environ["RANK"] != "0":
+            _write_nothing(getattr(self.config, "cache", None))
         self._session = pytest.Session.from_config(self.config)
         self.config.hook.pytest_sessionstart(session=self._session)
 
@@ -110,6 +119,15 @@ class _Collected:
             session.perform_collect([os.path.join(self.config.rootpath, file)], genitems=True)
             self._items |= {item.nodeid: item for item in session.items}
         return self._items[nodeid]
+
+
+def _write_nothing(cache: Any) -> None:
+    """Leave pytest's cache to rank 0; a test on another rank still finds what it has put there itself."""
+    if cache is not None:
+        own: dict[str, Any] = {}
+        kept = cache.get
+        cache.set = own.__setitem__
+        cache.get = lambda key, default: own[key] if key in own else kept(key, default)
 
 
 def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connection: Connection) -> tuple[str, Any]:

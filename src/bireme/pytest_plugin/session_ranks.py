@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bireme.calls.functions import start
+from bireme.calls.functions import StoppedError, start
+from bireme.errors import BiremeError
 from bireme.process.kernel import LINUX
 from bireme.pytest_plugin import rank_runner
 from bireme.resources.devices import discover
@@ -31,9 +33,10 @@ _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "12
 _PATIENCE = 5.0
 """Seconds in which ranks may end by themselves, or end a test."""
 _PHASES = ("setup", "call", "teardown")
-_NOT_FOR_RANKS = {
+_NOT_FOR_RANKS: dict[str, Any] = {
     "usepdb": False,
     "trace": False,
+    "cacheclear": False,
     "tx": [],
     "dist": "no",
     "numprocesses": None,
@@ -41,7 +44,7 @@ _NOT_FOR_RANKS = {
     "basetemp": None,
     "log_file": os.devnull,
 }
-_PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:cacheprovider", "no:junitxml", "no:rerunfailures")
+_PLUGINS = ("no:terminal", "no:xdist", "no:cov", "no:pytest_cov", "no:junitxml", "no:rerunfailures")
 
 
 class RankPool:
@@ -49,9 +52,13 @@ class RankPool:
 
     Args:
         size: how many; a test may run on fewer of them.
+        limit: seconds in which they must have begun.
+
+    Raises:
+        BiremeError: they cannot be started.
     """
 
-    def __init__(self, config: pytest.Config, size: int) -> None:
+    def __init__(self, config: pytest.Config, size: int, limit: float) -> None:
         self._config, self.size, self.is_broken = config, size, False
         # Among the folders that pytest removes by and by, so nothing is left where it is killed.
         self._folder = str(config._tmp_path_factory.mktemp("ranks"))  # type: ignore[attr-defined]
@@ -66,6 +73,8 @@ class RankPool:
         fields: JobFields = {"num_gpus": size, "accelerator": _accelerator(size), "log_level": "error"}
         self._job = start(rank_runner.serve, *args, stdout=where, stderr=where, **fields)
         self._job.add_done_callback(lambda _: _wake(address))
+        patience = threading.Timer(limit, self._job.stop)
+        patience.start()
         self._connections: dict[int, Connection] = {}
         try:
             while len(self._connections) < size:
@@ -74,9 +83,13 @@ class RankPool:
                 if rank is None:  # the job has ended
                     self._job.results()
                 self._connections[rank] = connection
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, StoppedError):
+                raise BiremeError(f"the ranks have not begun in {limit:g} s") from None
             raise
+        finally:
+            patience.cancel()
 
     def close(self) -> None:
         """End the ranks."""
@@ -92,12 +105,28 @@ class RankPool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, item: pytest.Item, count: int, limit: float) -> Iterator[pytest.TestReport]:
-        """Run a test on ``count`` ranks, which hangs after ``limit`` seconds; yield its reports."""
+        """Run a test on ``count`` ranks, which hangs after ``limit`` seconds; yield its reports.
+
+        With ``--pdb`` rank 0 is this process, which has the terminal.
+        """
         begin = time.time()
-        answers, why = self._answers(item, count, limit)
+        self._tests += 1
+        folder = os.path.join(self._folder, f"test{self._tests}")
+        os.mkdir(folder)
+        lease, _ = lease_port()
+        with lease:
+            places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
+            environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
+            here = self._config.option.usepdb
+            asked = {self._connections[rank]: rank for rank in range(int(here), count)}
+            for connection in asked:
+                connection.send(("run", item.nodeid, environ))
+            answers = {0: self._here(item, environ)} if here else {}
+            why = self._collect(asked, limit, answers)
+        shutil.rmtree(folder, ignore_errors=True)
         ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
         by_part: dict[tuple[int, bool, str, int], dict[int, pytest.TestReport]] = {}
-        noted: Counter[tuple[str, str, str, str, int]] = Counter()
+        noted: Counter[rank_runner.PlainWarning] = Counter()
         for rank in sorted(answers.keys() - ended.keys()):
             plains, warned = answers[rank][1]
             noted |= Counter(warned)  # what each rank warns of is one warning
@@ -115,46 +144,26 @@ class RankPool:
         for _, reports in sorted(by_part.items(), key=lambda each: each[0][:2]):
             yield merged(reports, count, len(ended))
 
-    def _answers(self, item: pytest.Item, count: int, limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
-        """What the ranks answer, and why they were ended, if they were.
-
-        With ``--pdb`` rank 0 is this process, which has the terminal.
-        """
-        self._tests += 1
-        folder = os.path.join(self._folder, f"test{self._tests}")
-        os.mkdir(folder)
-        lease, _ = lease_port()
-        with lease:
-            places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
-            environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
-            here = self._config.option.usepdb
-            asked = {self._connections[rank]: rank for rank in range(int(here), count)}
-            for connection in asked:
-                connection.send(("run", item.nodeid, environ))
-            own = self._here(item, environ) if here else {}
-            answers, why = self._collect(asked, limit)
-            found = own | answers, why
-        shutil.rmtree(folder, ignore_errors=True)
-        return found
-
-    def _here(self, item: pytest.Item, environ: dict[str, str]) -> dict[int, tuple[str, Any]]:
-        """Run a test as rank 0 in this process."""
-        with pytest.MonkeyPatch.context() as patch:
+    def _here(self, item: pytest.Item, environ: dict[str, str]) -> tuple[str, Any]:
+        """Run a test as rank 0 in this process; its answer."""
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as warned:
             for name, value in {**environ, **_RANK_0}.items():
                 patch.setenv(name, value)
             reports = runtestprotocol(item, nextitem=None, log=False)
         to_plain = self._config.hook.pytest_report_to_serializable
-        return {0: ("reports", ([to_plain(config=self._config, report=report) for report in reports], []))}
+        plains = [to_plain(config=self._config, report=report) for report in reports]
+        return "reports", (plains, list(map(rank_runner.plain, warned)))
 
-    def _collect(self, asked: dict[Connection, int], limit: float) -> tuple[dict[int, tuple[str, Any]], str]:
-        answers: dict[int, tuple[str, Any]] = {}
+    def _collect(self, asked: dict[Connection, int], limit: float, answers: dict[int, tuple[str, Any]]) -> str:
+        """Add what the ranks answer; why they were ended, if they were."""
         why, end = "", time.monotonic() + limit
         while asked:
             ready = wait(list(asked), _PATIENCE if why else max(0.0, end - time.monotonic()))
             if why and not ready:
                 self.is_broken = True
                 text = why if why == rank_runner.STOPPED else "it does not answer: its file hangs while it is collected"
-                return answers | dict.fromkeys(asked.values(), ("ended", text)), why
+                answers |= dict.fromkeys(asked.values(), ("ended", text))
+                return why
             for connection in ready:
                 assert isinstance(connection, Connection)
                 rank = asked.pop(connection)
@@ -168,7 +177,7 @@ class RankPool:
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
                 self._end(asked, "kill")
-        return answers, why
+        return why
 
     def _end(self, asked: dict[Connection, int], how: str) -> None:
         for connection in asked:
