@@ -56,10 +56,9 @@ def run(
 
         event_log.listener = on_event
     try:
-        python_interface.check(spec)
-        outcome = placement.launch(spec, environ, on_restart, on_change)
-    except BadInputError as error:
-        raise python_interface.in_python(error) from None
+        with python_interface.with_names_of_fields():
+            python_interface.check(spec)
+            outcome = placement.launch(spec, environ, on_restart, on_change)
     finally:
         if on_event is not None:
             event_log.listener = None
@@ -77,8 +76,6 @@ def plan(spec: JobSpec, environ: Mapping[str, str] | None = None) -> StartPlan:
     """
     from bireme.options import python_interface
 
-    try:
+    with python_interface.with_names_of_fields():
         python_interface.check(spec)
         return placement.preview(spec, environ)[0].whole()
-    except BadInputError as error:
-        raise python_interface.in_python(error) from None

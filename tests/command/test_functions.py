@@ -135,6 +135,10 @@ def test_the_place_of_an_error_in_code_that_travels_by_value(tmp_path: Path) -> 
     ("text", "said"),
     [
         ("launch(lambda: threading.Lock())", "TypeError the result of type _thread.lock cannot be sent"),
+        (
+            "launch(lambda: [b'x' * 3_000_000, threading.Lock()])",
+            "TypeError the result of type builtins.list cannot be sent",
+        ),
         ("launch(print, threading.Lock())", "TypeError argument 0 cannot be sent to the ranks"),
         ("launch(print, num_gpu=2)", "TypeError JobSpec() got an unexpected keyword argument 'num_gpu'"),
         ("launch(print, ranks=0)", "BadInputError num_gpus must be at least 1, not 0"),
@@ -317,10 +321,15 @@ async def main():
     job = start("script.py", ranks=1, output="raw")
     print(*[event["event"] async for event in job])
 asyncio.run(main())
+try:
+    list(bireme.start(bireme.JobSpec(bireme.Program("script.py")), num_gpus=1, events="log", exports="A=1").events())
+except ValueError as error:
+    print(error)
 """,
         cwd=tmp_path,
     )
     assert lines[0] == "planned up down finished"
+    assert "the events of this job are written to log" in lines
     assert "4" in lines[1:]  # 0, 1, 2, and that of the folder: the ranks inherit nothing of it
     assert "planned up first output down finished" in lines[1:]
 

@@ -456,7 +456,7 @@ def test_it(group, k):
 @needs.modules("coverage")
 def test_coverage(stage: Stage, tmp_path: Path) -> None:
     """Lines that run on one rank only are seen, and no file of data is broken."""
-    (tmp_path / ".coveragerc").write_text("[run]\nparallel = true\npatch = subprocess, fork\ninclude = mod.py\n")
+    (tmp_path / ".coveragerc").write_text("[run]\nparallel = true\npatch = subprocess, fork, _exit\ninclude = mod.py\n")
     (tmp_path / "mod.py").write_text(
         "import os\ndef which():\n    if os.environ['RANK'] == '0':\n        return 0\n    return 1\n"
     )

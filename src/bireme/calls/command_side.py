@@ -27,9 +27,6 @@ OUTCOME = 0xFFFFFFFF
 """Stands in the place of the rank: the outcome of the job follows as JSON."""
 
 
-_PASSED = "/proc/self/fd/"
-
-
 def command() -> NoReturn:
     """Run the job of which the caller sends the description."""
     import json
@@ -45,8 +42,8 @@ def command() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
         _stop_without(caller)
     os.set_blocking(caller, False)
-    if spec.events.startswith(_PASSED):  # the ranks do not inherit it
-        os.set_inheritable(int(spec.events.removeprefix(_PASSED)), False)
+    if spec.events.startswith("/proc/self/fd/"):  # the ranks do not inherit it
+        os.set_inheritable(int(os.path.basename(spec.events)), False)
     try:
         outcome = placement.launch(spec)
         said: dict[str, Any] = {"outcome": outcome.as_dict()}
@@ -55,9 +52,8 @@ def command() -> NoReturn:
     os.set_blocking(caller, True)
     record = json.dumps(said).encode()
     try:
-        os.write(caller, HEAD.pack(OUTCOME, len(record)))
-        while record:
-            record = record[os.write(caller, record) :]
+        with open(caller, "wb") as file:
+            file.write(HEAD.pack(OUTCOME, len(record)) + record)
     except OSError:
         pass  # the caller is gone
     os._exit(0)

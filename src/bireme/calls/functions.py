@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import io
 import linecache
 import marshal
 import os
 import pickle
 import re
 import sys
-import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from bireme.calls import rank_side
-from bireme.calls.running_job import Job, Stream
+from bireme.calls.running_job import Job, Stream, in_thread
 from bireme.errors import BadInputError, BiremeError, counted
 from bireme.job import JobSpec, Program
 from bireme.options import python_interface
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from bireme.calls.job_fields import JobFields
     from bireme.result.outcome import Outcome
 
-_NOT_WITH_FUNCTIONS = ("elastic", "restarts", "by_hand", "native_ranks", "stdin", "preload", "rendezvous")
+_NOT_WITH_FUNCTIONS = {"elastic", "restarts", "by_hand", "native_ranks", "stdin", "preload", "rendezvous"}
 
 
 class JobError(BiremeError):
@@ -58,24 +56,29 @@ class StoppedError(JobError):
     """The job was stopped before its end."""
 
 
+_ERRORS = {
+    "agent lost": NodeLostError,
+    "unfit": NodeLostError,
+    "too few nodes": NodeLostError,
+    "time limit": TimeLimitError,
+}
+"""By the cause in the outcome."""
+
+
 class RankTracebackError(Exception):
     """The traceback of an error on a rank: the cause of the error that is raised here."""
 
-    def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
 
-
-class Results(Sequence[Any]):
+class Results(tuple[Any, ...]):
     """What each rank has returned, by rank."""
 
-    def __init__(self, values: Sequence[Any], hosts: Sequence[str]) -> None:
-        self._values, self._hosts = tuple(values), tuple(hosts)
+    _hosts: tuple[str, ...]
 
-    def __getitem__(self, rank: Any) -> Any:
-        return self._values[rank]
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def __new__(cls, values: Iterable[Any] = (), hosts: Iterable[str] = ()) -> Results:
+        """Results of ranks on these hosts."""
+        found = super().__new__(cls, values)
+        found._hosts = tuple(hosts)
+        return found
 
     def on(self, host: str) -> list[Any]:
         """What the ranks of one node have returned.
@@ -85,10 +88,7 @@ class Results(Sequence[Any]):
         """
         if host not in self._hosts:
             raise KeyError(f"no such node: {host!r} (the job had {', '.join(dict.fromkeys(self._hosts))})")
-        return [value for value, own in zip(self._values, self._hosts, strict=True) if own == host]
-
-    def __repr__(self) -> str:
-        return f"Results({list(self._values)!r})"
+        return [value for value, own in zip(self, self._hosts, strict=True) if own == host]
 
 
 class FunctionJob(Job):
@@ -103,7 +103,7 @@ class FunctionJob(Job):
         super().__init__(spec, stdout=stdout, stderr=stderr, on_answer=self._take)
         # In a thread: what the ranks have not read yet must not keep the caller from waiting, or from stopping them.
         parts = (*first_words(stays=False), frame(rank_side.ALL, 1, body), frame(rank_side.ALL, 0, b""))
-        threading.Thread(target=self.send, args=parts, name="bireme-call", daemon=True).start()
+        in_thread(self.send, *parts)
 
     def _take(self, rank: int, _number: int, kind: bytes, answer: Any) -> None:
         if kind == b"r":
@@ -128,7 +128,7 @@ class FunctionJob(Job):
         if outcome.exit_code:
             raise failure(outcome)
         ends = sorted(outcome.ends, key=lambda end: end.rank)
-        return Results([self._values.get(end.rank) for end in ends], [end.host for end in ends])
+        return Results((self._values.get(end.rank) for end in ends), (end.host for end in ends))
 
     def __await__(self) -> Generator[Any, None, Results]:  # type: ignore[override]
         """In asyncio: the results. A task that is cancelled meanwhile stops the job."""
@@ -163,13 +163,8 @@ def launch(
         JobError: the job has failed otherwise, see its subclasses in this module.
         BadInputError: the job cannot be run as described; nothing has been started.
     """
-    job = FunctionJob(function_spec(fields), function, args, stdout=stdout, stderr=stderr)
-    try:
-        job.wait()
-    except KeyboardInterrupt:
-        stop_by_hand(job)
-        raise
-    return job.results()
+    with FunctionJob(function_spec(fields), function, args, stdout=stdout, stderr=stderr) as job:
+        return job.results()
 
 
 @overload
@@ -210,22 +205,12 @@ def start(what: Any, *args: Any, stdout: Stream = None, stderr: Stream = None, *
     if callable(what) and not isinstance(what, (Program, JobSpec)):
         return FunctionJob(function_spec(fields), what, args, stdout=stdout, stderr=stderr)
     if isinstance(what, JobSpec):
-        spec = what.replace(**fields)
+        spec = what.replace(**described(fields))
     else:
         program = what if isinstance(what, Program) else Program(os.fspath(what), tuple(map(str, args)))
         spec = JobSpec(program=program, **described(fields))
-    checked(spec)
+    python_interface.check(spec)
     return Job(spec, stdout=stdout, stderr=stderr)
-
-
-def stop_by_hand(job: Job) -> None:
-    """Stop a job after Ctrl+C, and wait for its end; another Ctrl+C kills its ranks."""
-    job.stop()
-    while not job.done():
-        try:
-            job._ended.wait()
-        except KeyboardInterrupt:
-            job.stop(now=True)
 
 
 # -- what travels ----------------------------------------------------------------------------------------
@@ -242,23 +227,15 @@ def described(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def checked(spec: JobSpec) -> None:
-    """Refuse fields with wrong values, by their names."""
-    try:
-        python_interface.check(spec)
-    except BadInputError as error:
-        raise python_interface.in_python(error) from None
-
-
 def function_spec(fields: Mapping[str, Any]) -> JobSpec:
     """The job whose ranks take calls of functions."""
-    for name in _NOT_WITH_FUNCTIONS:
-        if name in fields:
-            raise BadInputError(
-                f"{name}: cannot be used with functions", hint="start a script with it: bireme.start('train.py', …)"
-            )
-    checked(JobSpec(program=Program("function", kind="module"), **described(fields)))
-    return JobSpec(program=Program(rank_side.BOOT, kind="function"), stdin="all", **described(fields))
+    for name in fields.keys() & _NOT_WITH_FUNCTIONS:
+        raise BadInputError(
+            f"{name}: cannot be used with functions", hint="with a script it can: bireme.start('train.py', …)"
+        )
+    spec = JobSpec(program=Program("function", kind="module"), **described(fields))
+    python_interface.check(spec)
+    return spec.replace(program=Program(rank_side.BOOT, kind="function"), stdin="all")
 
 
 def packed(
@@ -272,22 +249,20 @@ def packed(
     Raises:
         TypeError: the function or one of its arguments cannot be pickled.
     """
-    call = (function, tuple(args), kwargs)
     cloudpickle = _cloudpickle()
-    if cloudpickle is None and _is_of_main(function):
-        what = (
-            f"{getattr(function, '__qualname__', function)} is defined in {function.__module__}, so it is sent by value"
+    name = getattr(function, "__qualname__", "")
+    if cloudpickle is None and (getattr(function, "__module__", "") == "__main__" or "<locals>" in name):
+        raise BadInputError(
+            f"{name} is defined in {function.__module__}, so it is sent by value",
+            hint="pip install 'bireme[python]' (cloudpickle), or move it to a module of its own",
         )
-        raise BadInputError(what, hint="pip install 'bireme[python]' (cloudpickle), or move it to a module of its own")
+    pickled: Callable[[object], bytes] = (cloudpickle or pickle).dumps
     try:
-        file = io.BytesIO()
-        file.write(how)
-        (cloudpickle or pickle).dump(call, file)
-        return file.getvalue()
+        return how + pickled((function, tuple(args), kwargs))
     except Exception as error:
         for name, part in (("function", function), *((f"argument {place}", arg) for place, arg in enumerate(args))):
             try:
-                (cloudpickle or pickle).dumps(part)
+                pickled(part)
             except Exception as own:
                 raise TypeError(f"{name} cannot be sent to the ranks: {own}") from None
         raise TypeError(f"cannot be sent to the ranks: {error}") from None
@@ -298,16 +273,11 @@ def source_of(function: Callable[..., Any]) -> str:
     return getattr(getattr(function, "__code__", None), "co_filename", "")
 
 
-def _is_of_main(function: Callable[..., Any]) -> bool:
-    return getattr(function, "__module__", None) == "__main__" or "<locals>" in getattr(function, "__qualname__", "")
-
-
 def _cloudpickle() -> ModuleType | None:
     try:
-        import cloudpickle  # type: ignore[import-untyped]
+        return importlib.import_module("cloudpickle")
     except ImportError:
         return None
-    return cast("ModuleType", cloudpickle)
 
 
 def frame(rank: int, number: int, body: bytes) -> bytes:
@@ -321,31 +291,27 @@ def first_words(*, stays: bool) -> tuple[bytes, bytes]:
     Args:
         stays: whether a rank goes on after a call that has failed.
     """
+    from inspect import getsource
+
     import bireme.rank_numbers
     from bireme.agent import sent_modules
 
-    code = _source(rank_side)
+    code = getsource(rank_side)
     facade = "from bireme.rank_numbers import local_rank, node, rank, world_size\n"
-    sources = {"bireme": facade, "bireme.rank_numbers": _source(bireme.rank_numbers)}
+    sources = {"bireme": facade, "bireme.rank_numbers": getsource(bireme.rank_numbers)}
     cloudpickle = _cloudpickle()
     if cloudpickle is not None:
-        sources["cloudpickle"] = _source(cloudpickle)
-        sources["cloudpickle.cloudpickle"] = _source(sys.modules["cloudpickle.cloudpickle"])
+        sources["cloudpickle"] = getsource(cloudpickle)
+        sources["cloudpickle.cloudpickle"] = getsource(sys.modules["cloudpickle.cloudpickle"])
     sent = {name: (text, _code(name, text)) for name, text in sources.items()}
     setup = {"path": _search_path(), "sources": sent, "stays": stays, "version": sys.version_info[:2]}
-    setup |= {"magic": importlib.util.MAGIC_NUMBER, "finder": _source(sent_modules)}
+    setup |= {"magic": importlib.util.MAGIC_NUMBER, "finder": getsource(sent_modules)}
     return b"%08d" % len(code.encode()) + code.encode(), frame(rank_side.ALL, 0, pickle.dumps(setup))
-
-
-def _source(module: ModuleType) -> str:
-    import inspect
-
-    return inspect.getsource(module)
 
 
 @functools.cache
 def _code(name: str, source: str) -> bytes:
-    return marshal.dumps(compile(source, rank_side.sent_path(name), "exec"))
+    return marshal.dumps(compile(source, f"<sent>/{name.replace('.', '/')}.py", "exec"))
 
 
 def _search_path() -> list[str]:
@@ -377,7 +343,7 @@ def raised(
         error: Any = pickle.loads(itself) if itself else RuntimeError(f"rank {rank}: {called}")
     except Exception:
         error = RuntimeError(f"rank {rank}: {called}")
-    error.__cause__ = RankTracebackError(_with_places(text, source))
+    error.__cause__ = RankTracebackError(f"\n\n{_with_places(text, source)}")
     end = next((end for end in outcome.ends if end.rank == rank), None) if outcome is not None else None
     _note(error, f"raised on rank {rank}" + (f" on {end.host}, after {end.seconds:.1f} s" if end is not None else ""))
     note_stopped(error, sum(end.stopped for end in outcome.ends) if outcome is not None else 0)
@@ -410,10 +376,5 @@ def failure(outcome: Outcome) -> BaseException:
     """The error of a job that has failed without an exception of a rank."""
     if outcome.cause == "signal":
         return KeyboardInterrupt() if outcome.signum == SIGINT else StoppedError(outcome)
-    if outcome.cause in ("agent lost", "unfit", "too few nodes"):
-        return NodeLostError(outcome)
-    if outcome.cause == "time limit":
-        return TimeLimitError(outcome)
-    if outcome.first is not None and outcome.first.by_signal:
-        return RankKilledError(outcome)
-    return JobError(outcome)
+    killed = outcome.first is not None and outcome.first.by_signal
+    return _ERRORS.get(outcome.cause, RankKilledError if killed else JobError)(outcome)

@@ -9,8 +9,8 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from bireme.calls import rank_side
 from bireme.calls.functions import (
@@ -43,29 +43,26 @@ _PATIENCE = 0.5
 _all: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 
-class _Call(Value):
-    """A call that waits or runs. ``group``: whether all ranks run it together."""
+class _Call:
+    """A call that waits or runs, on a rank or on all of them.
 
-    future: concurrent.futures.Future[Any]
-    body: bytes
-    source: str
-    group: bool = False
+    Args:
+        group: whether all ranks run it together.
+    """
+
+    def __init__(self, body: bytes, source: str, *, group: bool) -> None:
+        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.body, self.source, self.group = body, source, group
+        self.answers: dict[int, Any] = {}  # None of a rank that has failed
+        self.error: BaseException | None = None
+        self.stopped = 0
+        self.number = 0  # it has one while it runs
 
 
 class _OfEach(Value):
     """A function that one call applies to each element of its columns of arguments."""
 
     function: Callable[..., Any]
-
-
-class _Run:
-    """A call that runs on a rank, or on all of them (`rank_side.ALL`)."""
-
-    def __init__(self, call: _Call, rank: int) -> None:
-        self.call, self.rank = call, rank
-        self.answers: dict[int, Any] = {}  # None of a rank that has failed
-        self.error: BaseException | None = None
-        self.stopped = 0
 
 
 class Executor(concurrent.futures.Executor):
@@ -88,7 +85,7 @@ class Executor(concurrent.futures.Executor):
         self._stdout, self._stderr = stdout, stderr
         self._lock = threading.Condition(threading.RLock())
         self._waiting: deque[_Call] = deque()
-        self._running: dict[int, _Run] = {}  # by the number of the call
+        self._running: dict[int, _Call] = {}  # by the number of the call
         self._numbers = itertools.count(1)
         self._idle: set[int] = set()
         self._hosts: dict[int, str] = {}  # of the ranks that have begun
@@ -113,10 +110,9 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Have one rank run ``fn(*args, **kwargs)``."""
-        how = rank_side.ONE
         if isinstance(fn, _OfEach):
-            fn, args, how = fn.function, args[0], rank_side.EACH  # type: ignore[unreachable]
-        return self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs, how), source_of(fn)))
+            return self._enqueue(fn.function, args[0], kwargs, rank_side.EACH).future  # type: ignore[unreachable]
+        return self._enqueue(fn, args, kwargs, rank_side.ONE).future
 
     def map(
         self,
@@ -142,19 +138,14 @@ class Executor(concurrent.futures.Executor):
         others are stopped and replaced, as they are by Ctrl+C.
         """
         how = rank_side.GROUP if self._spec.master_port is None else rank_side.ONE
-        future = self._enqueue(_Call(concurrent.futures.Future(), packed(fn, args, kwargs, how), source_of(fn), True))
+        call = self._enqueue(fn, args, kwargs, how, group=True)
         try:
-            found = future.result()
+            return cast("Results", call.future.result())
         except KeyboardInterrupt:
-            with self._lock:
-                for number, run in self._running.items():
-                    if run.call.future is future:
-                        self._fail(number, KeyboardInterrupt(), 0.0)
-            if not future.cancel():
-                concurrent.futures.wait([future])
+            self._fail(call, KeyboardInterrupt(), 0.0)
+            if not call.future.cancel():
+                concurrent.futures.wait([call.future])
             raise
-        assert isinstance(found, Results)
-        return found
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the ranks when all calls have ended; ``cancel_futures``: those that wait are not run."""
@@ -170,7 +161,10 @@ class Executor(concurrent.futures.Executor):
 
     # -- calls -----------------------------------------------------------------------------------------
 
-    def _enqueue(self, call: _Call) -> concurrent.futures.Future[Any]:
+    def _enqueue(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], how: bytes, *, group: bool = False
+    ) -> _Call:
+        call = _Call(packed(fn, args, kwargs, how), source_of(fn), group=group)
         with self._lock:
             if self._closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -178,7 +172,7 @@ class Executor(concurrent.futures.Executor):
                 raise self._failed
             self._waiting.append(call)
             self._dispatch()
-        return call.future
+        return call
 
     def _dispatch(self) -> None:
         """Send calls to idle ranks, in their order; a group waits until all are idle."""
@@ -189,10 +183,10 @@ class Executor(concurrent.futures.Executor):
             if not call.future.set_running_or_notify_cancel():
                 continue
             rank = rank_side.ALL if call.group else min(self._idle)
-            number = next(self._numbers)
-            self._running[number] = _Run(call, rank)
+            call.number = next(self._numbers)
+            self._running[call.number] = call
             self._idle -= set(self._hosts) if call.group else {rank}
-            self._job.send(frame(rank, number, call.body))
+            self._job.send(frame(rank, call.number, call.body))
 
     def _take(self, rank: int, number: int, kind: bytes, answer: Any) -> None:
         """In the thread of the job: a rank has begun, has answered, or has ended."""
@@ -207,12 +201,12 @@ class Executor(concurrent.futures.Executor):
                 self._idle.add(rank)
                 self._lock.notify_all()
             if kind == b"d":
-                self._died(rank, number, *answer)
+                self._died(rank, done, *answer)
             if done is not None:
                 if kind == b"e":
-                    self._fail(number, raised(rank, answer, source=done.call.source), _PATIENCE)
+                    self._fail(done, raised(rank, answer, source=done.source), _PATIENCE)
                 done.answers[rank] = answer if kind == b"r" else None
-                if len(done.answers) < (self._size if done.call.group else 1):
+                if len(done.answers) < (self._size if done.group else 1):
                     return
                 del self._running[number]
                 self._idle |= set(done.answers)
@@ -223,49 +217,49 @@ class Executor(concurrent.futures.Executor):
             self._dispatch()
             self._maybe_end()
 
-    def _resolve(self, done: _Run) -> None:
+    def _resolve(self, done: _Call) -> None:
         """Tell the future, without the lock: whoever waits for it may call us."""
         if done.error is not None:
             note_stopped(done.error, done.stopped)
-            done.call.future.set_exception(done.error)
-        elif done.call.group:
+            done.future.set_exception(done.error)
+        elif done.group:
             ranks = sorted(done.answers)
-            hosts = [self._hosts[rank] for rank in ranks]
-            done.call.future.set_result(Results([done.answers[rank] for rank in ranks], hosts))
+            done.future.set_result(Results(map(done.answers.get, ranks), [self._hosts[rank] for rank in ranks]))
         else:
-            done.call.future.set_result(done.answers.popitem()[1])
+            done.future.set_result(done.answers.popitem()[1])
 
-    def _died(self, rank: int, number: int, pid: int, status: int, seconds: float) -> None:
+    def _died(self, rank: int, call: _Call | None, pid: int, status: int, seconds: float) -> None:
         """The process of a rank has died, and another has its place."""
-        run = self._running.get(number)
-        if run is not None and run.error is not None:
-            run.stopped += 1
+        if call is not None and call.error is not None:
+            call.stopped += 1
             return
         host, code, by_signal = self._hosts[rank], exit_code(status), os.WIFSIGNALED(status)
         complain(f"rank {rank} on {host} is replaced: {describe(code, by_signal=by_signal)}")
+        if call is None:
+            return
         end = RankEnd(
             rank=rank, host=host, device="", pid=pid, code=code, by_signal=by_signal, seconds=seconds, stopped=False
         )
         outcome = Outcome(exit_code=code, cause="rank failed", seconds=seconds, ends=(end,), first=end)
         if not code:
             outcome = outcome.replace(cause="ok", first=None, note=f"rank {rank} on {host} ended during a call")
-        self._fail(number, failure(outcome), 0.0)
+        self._fail(call, failure(outcome), 0.0)
 
-    def _fail(self, number: int, error: BaseException, patience: float) -> None:
+    def _fail(self, call: _Call, error: BaseException, patience: float) -> None:
         """A call has failed; the ranks of a group that have not answered in so many seconds are replaced."""
-        run = self._running.get(number)
-        if run is None or run.error is not None:
-            return
-        run.error = error
-        if run.call.group:
-            timer = threading.Timer(patience, self._end_call, (number,))
-            timer.daemon = True
-            timer.start()
 
-    def _end_call(self, number: int) -> None:
+        def end() -> None:
+            with self._lock:
+                if call.number in self._running and self._job is not None:
+                    self._job.send(frame(rank_side.ALL, call.number, b""))
+
         with self._lock:
-            if number in self._running and self._job is not None:
-                self._job.send(frame(rank_side.ALL, number, b""))
+            if call.number in self._running and call.error is None:
+                call.error = error
+                if call.group:
+                    timer = threading.Timer(patience, end)
+                    timer.daemon = True
+                    timer.start()
 
     def _maybe_end(self) -> None:
         if self._closing and not self._waiting and not self._running and self._job is not None:
@@ -285,7 +279,7 @@ class Executor(concurrent.futures.Executor):
         except BiremeError as own:
             error = own
         with self._lock:
-            lost = [run.call.future for run in self._running.values()]
+            lost = [call.future for call in self._running.values()]
             is_stopped = isinstance(error, (StoppedError, TimeLimitError, KeyboardInterrupt))
             again = bool(self._hosts) and not self._closing and not is_stopped
             self._running, self._idle, self._hosts, self._job = {}, set(), {}, None

@@ -4,9 +4,9 @@ It runs in the ranks' Python, 3.8 or later, imports the standard library only, a
 
 To a rank come frames of ``!iIQ``: the rank that is meant (-1: all), the number of the call (0: what all calls need),
 the length of the body. Without a body, number 0 is the end, and another ends that call. A rank answers with frames of
-``!IcI``: the number of the call, the kind of the piece, its length: ``p`` for a piece of what follows, ``x`` if all
-pieces so far are void; else the last piece: ``r`` of a result, ``e`` of an error, ``m`` of the port of a group, ``d``
-of how the process of the call has died. All answers are pickles.
+``!IcI``: the number of the call, the kind, the length: ``p`` for a piece of a result and ``r`` for its last one. Others
+are whole, and void the pieces before: ``e`` an error, ``m`` the port of a group, ``d`` how the process of the call has
+died. All answers are pickles.
 
 A rank that stays first says what it is, as an answer to call 0. Its calls are run by a process below it, which may die
 and is replaced (`_Keeper`).
@@ -42,11 +42,11 @@ of their own."""
 _PIECE = 1 << 20
 
 
-class _Answers:
-    """A file that `pickle` writes to, which sends what it is given in frames."""
+class _Result:
+    """A file that `pickle` writes the result of a call to, which sends it in pieces."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd, self.call = fd, 0
+    def __init__(self, fd: int, number: int) -> None:
+        self.fd, self.number = fd, number
         self._kept = bytearray()
 
     def write(self, data: bytes) -> int:
@@ -61,21 +61,21 @@ class _Answers:
         self._kept = bytearray()
         return size
 
-    def finish(self, kind: bytes) -> None:
+    def finish(self) -> None:
         """Send the last piece."""
-        self._send(kind, self._kept)
-        self._kept = bytearray()
-
-    def void(self) -> None:
-        """Take back the pieces of this answer."""
-        self._kept = bytearray()
-        self._send(b"x", b"")
+        self._send(b"r", self._kept)
 
     def _send(self, kind: bytes, data: bytes | bytearray | memoryview) -> None:
-        head = ANSWER.pack(self.call, kind, len(data))
+        head = ANSWER.pack(self.number, kind, len(data))
         if len(data) < 1 << 16:
             head, data = head + bytes(data), b""
-        _write(self._fd, head, data)
+        _write(self.fd, head, data)
+
+
+def _answer(fd: int, number: int, kind: bytes, what: object) -> None:
+    """Answer with what is no result."""
+    said = pickle.dumps(what)
+    _write(fd, ANSWER.pack(number, kind, len(said)), said)
 
 
 def _find_sent(setup: Mapping[str, Any]) -> None:
@@ -88,23 +88,19 @@ def _find_sent(setup: Mapping[str, Any]) -> None:
     there = PathFinder.find_spec("bireme")
     is_installed = there is not None and there.origin  # a folder of that name has none
     is_alike = setup["magic"] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
-    sent = {name: code if is_alike else text for name, (text, code) in setup["sources"].items()}
+    sent = {
+        name: code if is_alike else text
+        for name, (text, code) in setup["sources"].items()
+        if not (is_installed and name.startswith("bireme"))
+    }
     scope: dict[str, Any] = {"__name__": "bireme_sent"}
     exec(setup["finder"], scope)
-    scope["SentModules"](
-        {name: each for name, each in sent.items() if not (is_installed and name.startswith("bireme"))}
-    )
-
-
-def sent_path(name: str) -> str:
-    """The file in which tracebacks place a module that was sent."""
-    return "<sent>/" + name.replace(".", "/") + ".py"
+    scope["SentModules"](sent)
 
 
 def main() -> NoReturn:
     """Take calls until there are no more; a call that fails ends the rank, unless they are to stay."""
     fd = os.dup(0)
-    os.set_inheritable(fd, False)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -118,13 +114,12 @@ def main() -> NoReturn:
     if setup["stays"]:
         fd = _Keeper(fd, rank).in_a_new_process()
         take = _reader(fd, rank)
-    answers = _Answers(fd)
     while True:
-        answers.call, body = take()
+        number, body = take()
         if not body:
             break
         try:
-            is_well = _run(body, answers, take, setup)
+            is_well = _run(body, _Result(fd, number), take, setup)
         except BrokenPipeError:  # nobody hears the answer
             raise SystemExit(1) from None
         if not is_well and not setup["stays"]:
@@ -137,10 +132,7 @@ def _read(fd: int, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     while view:
-        try:
-            got = os.readv(fd, [view])
-        except ConnectionResetError:  # it has left something unread
-            got = 0
+        got = os.readv(fd, [view])
         if not got:
             raise EOFError
         view = view[got:]
@@ -154,10 +146,10 @@ def _write(fd: int, *parts: bytes | bytearray | memoryview) -> None:
             view = view[os.write(fd, view) :]
 
 
-def _reader(fd: int, rank: int) -> Callable[[], tuple[int, bytes | bytearray]]:
+def _reader(fd: int, rank: int) -> Callable[[], tuple[int, bytearray]]:
     """What returns the next call for this rank, as its number and body; the end has no body."""
 
-    def following() -> tuple[int, bytes | bytearray]:
+    def following() -> tuple[int, bytearray]:
         try:
             while True:
                 meant, number, size = CALL.unpack(_read(fd, CALL.size))
@@ -165,8 +157,8 @@ def _reader(fd: int, rank: int) -> Callable[[], tuple[int, bytes | bytearray]]:
                     return number, _read(fd, size)
                 while size:
                     size -= len(_read(fd, min(size, _PIECE)))
-        except EOFError:  # the caller is gone, and the job is being stopped
-            return 0, b""
+        except (EOFError, ConnectionResetError):  # the caller is gone, and the job is being stopped
+            return 0, bytearray()
 
     return following
 
@@ -199,22 +191,28 @@ class _Keeper:
 
     def in_a_new_process(self) -> int:
         """Returns in each process that is to run calls: the descriptor from which they come, and of the answers."""
+        import contextlib
         import signal
         import socket
 
-        die_with_parent = _prctl()
+        prctl: Any = None
+        with contextlib.suppress(ImportError, AttributeError):  # not on Linux
+            import ctypes
+
+            prctl = ctypes.CDLL(None).prctl
         passed_on = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
         # They wait until this thread takes them: none comes between two processes, or to another thread.
         awaited = {signal.SIGCHLD, *(each for each in passed_on if signal.getsignal(each) != signal.SIG_IGN)}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-        self._answer(0, b"r", (int(os.environ["WORLD_SIZE"]), os.uname().nodename))
+        _answer(self._caller, 0, b"r", (int(os.environ["WORLD_SIZE"]), os.uname().nodename))
         hears = None
         while True:
             with self._lock:
                 self._socket, theirs = socket.socketpair()
                 self._pid = os.fork()
             if not self._pid:
-                die_with_parent(1, 9)
+                if prctl is not None:
+                    prctl(1, 9)  # the kernel ends it with the rank
                 os.setpgid(0, 0)  # with what it will have started
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 os.close(self._caller)
@@ -246,17 +244,12 @@ class _Keeper:
                     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                     os.kill(os.getpid(), os.WTERMSIG(status))
                 os._exit(os.WEXITSTATUS(status))
-            _write(self._caller, ANSWER.pack(number, b"x", 0))
-            self._answer(number, b"d", (pid, status, time.monotonic() - self._begin))
+            _answer(self._caller, number, b"d", (pid, status, time.monotonic() - self._begin))
 
     def _start(self, what: Callable[[], None]) -> Any:
         thread = self._thread(target=what, name="bireme-calls", daemon=True)
         thread.start()
         return thread
-
-    def _answer(self, number: int, kind: bytes, what: object) -> None:
-        said = pickle.dumps(what)
-        _write(self._caller, ANSWER.pack(number, kind, len(said)), said)
 
     def _hear(self) -> None:
         """Pass on calls to the process, and end it when its call is to end."""
@@ -281,7 +274,7 @@ class _Keeper:
                             to = None  # it has died, which the other thread sees
                     head = _read(self._caller, min(size, _PIECE))
                     size -= len(head)
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             pass  # the caller is gone
         with self._lock:
             self._ends = True
@@ -306,9 +299,9 @@ class _Keeper:
 
 
 def _run(
-    body: bytes | bytearray,
-    answers: _Answers,
-    take: Callable[[], tuple[int, bytes | bytearray]],
+    body: bytearray,
+    answer: _Result,
+    take: Callable[[], tuple[int, bytearray]],
     setup: Mapping[str, Any],
 ) -> bool:
     """Run one call and answer; returns whether it succeeded."""
@@ -316,51 +309,34 @@ def _run(
         how = body[:1]
         if how == GROUP:
             if os.environ["RANK"] == "0":
-                answers.write(pickle.dumps(_free_port()))
-                answers.finish(b"m")
+                import socket
+
+                with socket.socket() as probe:
+                    probe.bind(("", 0))
+                    _answer(answer.fd, answer.number, b"m", probe.getsockname()[1])
             os.environ["MASTER_PORT"] = take()[1].decode()
         if setup["version"] != sys.version_info[:2] and b"cloudpickle" in body:
             here, there = (".".join(map(str, each)) for each in (sys.version_info[:2], setup["version"]))
             raise TypeError(
                 f"a function that travels by value needs the same Python: {there} there, {here} on the ranks"
             )
-        with memoryview(body) as view:
-            function, args, kwargs = pickle.loads(view[1:])
-        body = b""
+        function, args, kwargs = pickle.loads(memoryview(body)[1:])
         result = list(map(function, *args)) if how == EACH else function(*args, **kwargs)
     except SystemExit as error:
         if setup["stays"]:
-            return _fail(error, answers)
+            return _fail(error, answer)
         raise  # as of a script
     except BaseException as error:
-        return _fail(error, answers)
+        return _fail(error, answer)
     try:
-        _dump(result, answers)
+        _dump(result, answer)
     except BrokenPipeError:
         raise
     except BaseException as error:
-        answers.void()
         what = f"the result of type {type(result).__module__}.{type(result).__qualname__} cannot be sent: {error}"
-        return _fail(TypeError(what).with_traceback(None), answers)
-    answers.finish(b"r")
+        return _fail(TypeError(what).with_traceback(None), answer)
+    answer.finish()
     return True
-
-
-def _prctl() -> Callable[..., object]:
-    try:
-        import ctypes
-
-        return ctypes.CDLL(None).prctl
-    except (ImportError, AttributeError):  # not on Linux
-        return lambda *_: 0
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _dump(thing: object, file: Any) -> None:
@@ -368,7 +344,7 @@ def _dump(thing: object, file: Any) -> None:
     (sys.modules.get("cloudpickle") or pickle).Pickler(file, 5).dump(thing)
 
 
-def _fail(error: BaseException, answers: _Answers) -> bool:
+def _fail(error: BaseException, answer: _Result) -> bool:
     """Answer with an error: its pickle, "" where it has none; its traceback; how it is called."""
     import traceback
     from io import BytesIO
@@ -387,8 +363,7 @@ def _fail(error: BaseException, answers: _Answers) -> bool:
         pickle.loads(itself)  # some can be pickled, and not read back
     except Exception:
         itself = b""
-    answers.write(pickle.dumps((itself, text, f"{type(error).__name__}: {error}")))
-    answers.finish(b"e")
+    _answer(answer.fd, answer.number, b"e", (itself, text, f"{type(error).__name__}: {error}"))
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -26,6 +27,8 @@ from bireme.result.outcome import Outcome
 from bireme.validate import build
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from bireme.job import JobSpec
 
 Stream = IO[str] | Callable[[str], object] | int | None
@@ -44,6 +47,13 @@ def _close_in_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_fork)
+
+
+def in_thread(target: Callable[..., None], *args: Any) -> threading.Thread:
+    """Run a function in a thread that does not keep the program from ending."""
+    thread = threading.Thread(target=target, args=args, name="bireme-job", daemon=True)
+    thread.start()
+    return thread
 
 
 class Job:
@@ -80,14 +90,15 @@ class Job:
         if not spec.events:
             spec = spec.replace(events=f"/proc/self/fd/{told}")
         _open.add(self._socket)
-        out, err = _Destination(stdout, "stdout"), _Destination(stderr, "stderr")
+        out, write_out = _destination(sys.stdout if stdout is None else stdout)
+        err, write_err = _destination(sys.stderr if stderr is None else stderr)
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     isolated.command("bireme.calls.command_side"),
                     stdin=theirs.fileno(),
-                    stdout=out.target,
-                    stderr=err.target,
+                    stdout=out,
+                    stderr=err,
                     pass_fds=(told,),
                     start_new_session=True,  # signals of the terminal are for the caller alone
                 )
@@ -97,17 +108,12 @@ class Job:
             raise BiremeError(f"cannot start a process: {error.strerror}") from None
         finally:
             os.close(told)
-        self._followers = [
-            each.follow(pipe, self._fail)
-            for each, pipe in zip((out, err), (self._process.stdout, self._process.stderr), strict=True)
-            if pipe is not None
-        ]
-        self._hearing = threading.Thread(target=self._hear_events, args=(heard,), name="bireme-events", daemon=True)
-        self._hearing.start()
+        pipes = ((self._process.stdout, write_out), (self._process.stderr, write_err))
+        self._followers = [in_thread(_pass_on, pipe, write, self._fail) for pipe, write in pipes if pipe is not None]
+        self._followers.append(in_thread(self._hear_events, heard))
         text = json.dumps(spec.as_dict()).encode()
         self.send(HEAD.pack(0, len(text)), text)
-        self.thread = threading.Thread(target=self._listen, name=f"bireme-job-{self._process.pid}", daemon=True)
-        self.thread.start()
+        self.thread = in_thread(self._listen)
 
     # -- for users -----------------------------------------------------------------------------------
 
@@ -155,7 +161,13 @@ class Job:
         callback(self)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What happens to the job, from its start to its end (``docs/jobs.md`` lists the events)."""
+        """What happens to the job, from its start to its end (``docs/jobs.md`` lists the events).
+
+        Raises:
+            ValueError: the job writes its events to a file, as its field ``events`` says.
+        """
+        if self.spec.events:
+            raise ValueError(f"the events of this job are written to {self.spec.events}")
         place = 0
         while True:
             with self._news:
@@ -175,13 +187,21 @@ class Job:
         while (event := await loop.run_in_executor(None, lambda: next(events, None))) is not None:
             yield event
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the job if it runs, and wait for its end."""
+        """Stop the job if it runs, and wait for its end; Ctrl+C meanwhile kills its ranks."""
         self.stop()
-        self._ended.wait()
+        interrupted = None
+        while not self.done():
+            try:
+                self._ended.wait()
+            except KeyboardInterrupt as error:
+                interrupted = error
+                self.stop(now=True)
+        if interrupted is not None:
+            raise interrupted
 
     def __await__(self) -> Generator[Any, None, Outcome]:
         """In asyncio: the outcome, as of `wait`. A task that is cancelled meanwhile stops the job."""
@@ -213,12 +233,9 @@ class Job:
 
     def send(self, *parts: bytes) -> None:
         """Send something to the process, and so to the ranks of functions."""
-        with self._writes:
-            try:
-                for part in parts:
-                    self._socket.sendall(part)
-            except OSError:
-                pass  # it has ended, which `_listen` sees
+        with self._writes, contextlib.suppress(OSError):  # it has ended, which `_listen` sees
+            for part in parts:
+                self._socket.sendall(part)
 
     def _listen(self) -> None:
         try:
@@ -238,7 +255,7 @@ class Job:
         for inbox in self._inboxes.values():
             inbox.close()
         code = self._process.wait()
-        for each in (*self._followers, self._hearing):
+        for each in self._followers:
             each.join()
         signum = {-signal.SIGTERM: signal.SIGTERM, 128 + signal.SIGINT: signal.SIGINT}.get(code)
         if signum is not None and self._outcome is None:  # before it has started anything
@@ -284,16 +301,16 @@ class _Inbox:
                 if len(self._head) < rank_side.ANSWER.size:
                     return
                 self._number, self._kind, self._left = rank_side.ANSWER.unpack(self._head)
+                if self._kind not in b"pr":
+                    self._answer.seek(0)
             piece, view = view[: self._left], view[self._left :]
             self._left -= self._answer.write(piece)
             if self._left:
                 return
             self._head.clear()
-            if self._kind == b"p":
-                continue
-            whole, self._answer = self._answer, tempfile.SpooledTemporaryFile(_IN_MEMORY)
-            with whole:
-                if self._kind != b"x":
+            if self._kind != b"p":
+                whole, self._answer = self._answer, tempfile.SpooledTemporaryFile(_IN_MEMORY)
+                with whole:
                     answer = self._read(whole)  # which may change the kind
                     yield self._number, self._kind, answer
                     del answer
@@ -312,41 +329,26 @@ class _Inbox:
             return b"", f"{type(error).__name__}: {error}", f"its result cannot be unpickled here: {error}"
 
 
-class _Destination:
-    """Where one stream of a job goes. ``target``: what its process writes to."""
+def _destination(stream: Stream) -> tuple[Any, Callable[[str], object] | None]:
+    """What a process writes to, and what gets the lines if that is a pipe."""
+    if stream is None or isinstance(stream, int):
+        return subprocess.DEVNULL if stream is None else stream, None
+    if isinstance(stream, io.TextIOWrapper):  # a file or terminal; others, such as Jupyter's, only look like one
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+            return stream.fileno(), None
+    if not callable(stream) or hasattr(stream, "write"):
+        return subprocess.PIPE, stream.write
+    return subprocess.PIPE, lambda line: stream(line.rstrip("\n"))
 
-    def __init__(self, stream: Stream, name: str) -> None:
-        self._write: Callable[[str], object] | None = None
-        self.target: Any = stream
-        stream = getattr(sys, name) if stream is None else stream
-        if stream is None or isinstance(stream, int):
-            self.target = subprocess.DEVNULL if stream is None else stream
-            return
-        if isinstance(stream, io.TextIOWrapper):  # a file or terminal; others, such as Jupyter's, only look like one
+
+def _pass_on(pipe: IO[bytes], write: Callable[[str], object] | None, on_error: Callable[[Exception], object]) -> None:
+    """Pass on the lines that come from a pipe, until an error of the caller's code ends that."""
+    with io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="\n") as text:
+        for line in text:
             try:
-                stream.flush()
-                self.target = stream.fileno()
-                return
-            except (OSError, ValueError):
-                pass
-        self.target = subprocess.PIPE
-        self._line = callable(stream) and not hasattr(stream, "write")
-        self._write = stream if callable(stream) and self._line else stream.write  # type: ignore[union-attr]
-
-    def follow(self, pipe: IO[bytes], on_error: Callable[[BaseException], object]) -> threading.Thread:
-        """Pass on what comes from the pipe, in a thread that is returned; an error of the caller's code ends that."""
-
-        def pass_on() -> None:
-            write = self._write
-            with io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="\n") as text:
-                for line in text:
-                    try:
-                        if write is not None:
-                            write(line.rstrip("\n") if self._line else line)
-                    except Exception as error:
-                        on_error(error)
-                        write = None
-
-        thread = threading.Thread(target=pass_on, name="bireme-output", daemon=True)
-        thread.start()
-        return thread
+                if write is not None:
+                    write(line)
+            except Exception as error:
+                on_error(error)
+                write = None

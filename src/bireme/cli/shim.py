@@ -11,7 +11,6 @@ from bireme.errors import BAD_INPUT, NOT_FOUND, OK, BadInputError
 from bireme.logs.console import complain, show
 from bireme.options.table import select
 from bireme.resources.ownership import cache_folder, make_owned
-from bireme.resources.program import find_executable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,17 +135,15 @@ def _run(command: tuple[str, ...]) -> int:
     folder = os.path.join(cache_folder(os.environ), f"shim-{name}")
     make_owned(folder, hint="set XDG_CACHE_HOME to a folder of yours")
     _write(folder, texts)
-    program = command[0]
-    there = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    path = program if os.sep in program else find_executable(program, there)
-    if not path or not os.path.exists(path):
-        complain(f"no such program: {program}")
-        return NOT_FOUND
+    path = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     sys.stdout.flush()
     try:
-        os.execve(path, command, there)
+        os.execvpe(command[0], command, {**os.environ, "PATH": path})
+    except FileNotFoundError:
+        complain(f"no such program: {command[0]}")
+        return NOT_FOUND
     except OSError as error:
-        raise BadInputError(f"cannot run {program}: {error.strerror}") from None
+        raise BadInputError(f"cannot run {command[0]}: {error.strerror}") from None
 
 
 def _launch(name: str, argv: tuple[str, ...], environ: Mapping[str, str]) -> int:

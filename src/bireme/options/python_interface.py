@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
@@ -12,10 +13,24 @@ from bireme.options import conflicts
 from bireme.options.table import fields
 from bireme.validate import ShapeError, check_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _OF_PROGRAM = {"module": 'kind="module"', "no_python": 'kind="exec"'}
 """Options that set a field of `Program`, not of `JobSpec`."""
 
 
+@contextlib.contextmanager
+def with_names_of_fields() -> Iterator[None]:
+    """Have errors name the fields of a job where they name options."""
+    try:
+        yield
+    except BadInputError as error:
+        raise in_python(error) from None
+
+
+@with_names_of_fields()
 def check(spec: object) -> None:
     """Refuse what is not a job, a value of the wrong type or not among the choices, and options that conflict.
 

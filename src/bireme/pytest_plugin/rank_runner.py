@@ -106,8 +106,8 @@ class _Collected:
         self.config.pluginmanager.register(SharedFolder(), "bireme-rank")
         self.config.pluginmanager.register(self.recorder)
         self.config._do_configure()
-        if os.environ["RANK"] != "0":
-            _write_nothing(getattr(self.config, "cache", None))
+        if os.environ["RANK"] != "0" and hasattr(self.config, "cache"):
+            _write_nothing(self.config.cache)
         self._session = pytest.Session.from_config(self.config)
         self.config.hook.pytest_sessionstart(session=self._session)
 
@@ -115,19 +115,17 @@ class _Collected:
         """The test of this name."""
         if nodeid not in self._items:
             file = nodeid.partition("::")[0]
-            session = self._session
-            session.perform_collect([os.path.join(self.config.rootpath, file)], genitems=True)
-            self._items |= {item.nodeid: item for item in session.items}
+            self._session.perform_collect([os.path.join(self.config.rootpath, file)], genitems=True)
+            self._items |= {item.nodeid: item for item in self._session.items}
         return self._items[nodeid]
 
 
 def _write_nothing(cache: Any) -> None:
     """Leave pytest's cache to rank 0; a test on another rank still finds what it has put there itself."""
-    if cache is not None:
-        own: dict[str, Any] = {}
-        kept = cache.get
-        cache.set = own.__setitem__
-        cache.get = lambda key, default: own[key] if key in own else kept(key, default)
+    own: dict[str, Any] = {}
+    kept = cache.get
+    cache.set = own.__setitem__
+    cache.get = lambda key, default: own[key] if key in own else kept(key, default)
 
 
 def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connection: Connection) -> tuple[str, Any]:
@@ -149,7 +147,6 @@ def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connect
             said = pickle.dumps((collected.recorder.reports, collected.recorder.warnings))
             with open(write, "wb") as file:
                 file.write(said)
-            _finish_coverage()
         except BaseException:
             import traceback
 
@@ -157,10 +154,8 @@ def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connect
         finally:
             os._exit(0)
     os.close(write)
-    try:
+    with stacks:
         return _outcome(pid, read, stacks, connection)
-    finally:
-        stacks.close()
 
 
 def _outcome(pid: int, read: int, stacks: Any, connection: Connection) -> tuple[str, Any]:
@@ -204,14 +199,3 @@ def _own_frames(text: str) -> str:
         if not skips:
             kept.append(line)
     return "\n".join(kept)
-
-
-def _finish_coverage() -> None:
-    """Save what coverage has measured in this process, if it does."""
-    import sys
-
-    coverage = sys.modules.get("coverage")
-    current = coverage.Coverage.current() if coverage is not None else None
-    if current is not None:
-        current.stop()
-        current.save()

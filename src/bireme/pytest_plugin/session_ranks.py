@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _RANK_0 = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 _PATIENCE = 5.0
 """Seconds in which ranks may end by themselves, or end a test."""
-_PHASES = ("setup", "call", "teardown")
 _NOT_FOR_RANKS: dict[str, Any] = {
     "usepdb": False,
     "trace": False,
@@ -62,7 +62,6 @@ class RankPool:
         self._config, self.size, self.is_broken = config, size, False
         # Among the folders that pytest removes by and by, so nothing is left where it is killed.
         self._folder = str(config._tmp_path_factory.mktemp("ranks"))  # type: ignore[attr-defined]
-        self._tests = 0
         self._place = os.open(self._folder, os.O_RDONLY)
         # The path of a socket has 107 bytes, and that of the folder may have more.
         address = f"/proc/{os.getpid()}/fd/{self._place}/ranks" if LINUX else os.path.join(self._folder, "ranks")
@@ -110,13 +109,11 @@ class RankPool:
         With ``--pdb`` rank 0 is this process, which has the terminal.
         """
         begin = time.time()
-        self._tests += 1
-        folder = os.path.join(self._folder, f"test{self._tests}")
-        os.mkdir(folder)
+        folder = tempfile.mkdtemp(dir=self._folder)
         lease, _ = lease_port()
         with lease:
-            places = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": lease.port}
-            environ = {name: str(value) for name, value in places.items()} | {rank_runner.SHARED: folder}
+            environ = {"MASTER_PORT": str(lease.port), rank_runner.SHARED: folder}
+            environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
             here = self._config.option.usepdb
             asked = {self._connections[rank]: rank for rank in range(int(here), count)}
             for connection in asked:
@@ -127,13 +124,15 @@ class RankPool:
         ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
         by_part: dict[tuple[int, bool, str, int], dict[int, pytest.TestReport]] = {}
         noted: Counter[rank_runner.PlainWarning] = Counter()
+        from_plain = self._config.hook.pytest_report_from_serializable
         for rank in sorted(answers.keys() - ended.keys()):
             plains, warned = answers[rank][1]
             noted |= Counter(warned)  # what each rank warns of is one warning
             seen: Counter[tuple[int, bool, str]] = Counter()
-            for report in map(self._from_plain, plains):
+            for each in plains:
+                report = from_plain(config=self._config, data=each)
                 subtest = str(getattr(report, "context", ""))
-                part = (_PHASES.index(report.when), not subtest, subtest)
+                part = (("setup", "call", "teardown").index(report.when), not subtest, subtest)
                 seen[part] += 1
                 by_part.setdefault((*part, seen[part]), {})[rank] = report
         for warning in noted.elements():
@@ -150,8 +149,8 @@ class RankPool:
             for name, value in {**environ, **_RANK_0}.items():
                 patch.setenv(name, value)
             reports = runtestprotocol(item, nextitem=None, log=False)
-        to_plain = self._config.hook.pytest_report_to_serializable
-        plains = [to_plain(config=self._config, report=report) for report in reports]
+        config = self._config
+        plains = [config.hook.pytest_report_to_serializable(config=config, report=report) for report in reports]
         return "reports", (plains, list(map(rank_runner.plain, warned)))
 
     def _collect(self, asked: dict[Connection, int], limit: float, answers: dict[int, tuple[str, Any]]) -> str:
@@ -173,23 +172,17 @@ class RankPool:
                     answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
             if not why and not ready:
                 why = f"the test hangs: it is still running after {limit:g} s"
-                self._end(asked, "stacks")
+                _end(asked, "stacks")
             elif not why and any(map(_has_failed, answers.values())):
                 why = rank_runner.STOPPED
-                self._end(asked, "kill")
+                _end(asked, "kill")
         return why
 
-    def _end(self, asked: dict[Connection, int], how: str) -> None:
-        for connection in asked:
-            try:
-                connection.send(("end", how))
-            except OSError:
-                pass  # the rank has ended, which is seen
 
-    def _from_plain(self, plain: dict[str, Any]) -> pytest.TestReport:
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=plain)
-        assert isinstance(report, pytest.TestReport)
-        return report
+def _end(asked: Iterable[Connection], how: str) -> None:
+    for connection in asked:
+        with contextlib.suppress(OSError):  # the rank has ended, which is seen
+            connection.send(("end", how))
 
 
 def _of_ended(
@@ -199,7 +192,8 @@ def _of_ended(
     lines = [why] if why and why != rank_runner.STOPPED else []
     said = {rank: text or "its stack is unknown" for rank, text in ended.items()}
     said |= dict.fromkeys(passed, "it has passed")
-    lines += [f"rank {rank}: {text}" for rank, text in sorted(said.items(), key=_by_blame)]
+    blameless = (rank_runner.STOPPED, "it has passed")
+    lines += [f"rank {rank}: {said[rank]}" for rank in sorted(said, key=lambda rank: (said[rank] in blameless, rank))]
     return pytest.TestReport(
         item.nodeid, item.location, {}, "failed", "\n".join(lines), "call", duration=time.time() - begin
     )
@@ -237,18 +231,10 @@ def merged(reports: dict[int, pytest.TestReport], count: int, stopped: int) -> p
     return report
 
 
-def _by_blame(each: tuple[int, str]) -> tuple[bool, int]:
-    rank, text = each
-    return text in (rank_runner.STOPPED, "it has passed"), rank
-
-
 def _wake(address: str) -> None:
     """Let go who waits for ranks that will not come."""
-    try:
-        with Client(address, "AF_UNIX") as connection:
-            connection.send(None)
-    except OSError:
-        pass  # nobody waits
+    with contextlib.suppress(OSError), Client(address, "AF_UNIX") as connection:  # else nobody waits
+        connection.send(None)
 
 
 def _accelerator(size: int) -> str:
@@ -268,10 +254,8 @@ def _options(config: pytest.Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     where = {"rootdir": str(config.rootpath), "inifilename": config.inipath and str(config.inipath)}
     for name, value in {**vars(config.option), **_NOT_FOR_RANKS, **where}.items():
-        try:
+        with contextlib.suppress(Exception):
             pickle.dumps(value)
-        except Exception:
-            continue
-        found[name] = value
+            found[name] = value
     found["plugins"] = [*(found.get("plugins") or ()), *_PLUGINS]
     return found
