@@ -536,6 +536,22 @@ with pool(ranks=1) as ranks:
     assert (tmp_path / "asked").exists() == asked
 
 
+def test_the_end_comes_while_a_rank_is_replaced(stage: Stage) -> None:
+    """Between two of its processes; here it takes a while until the second is there."""
+    text = f"""{BEGIN}
+import inspect
+original, begin = inspect.getsource, "        while True:\\n            with self._lock:\\n"
+def slow(module):
+    text = original(module)
+    assert begin in text or module.__name__ != "bireme.calls.rank_side"
+    return text.replace(begin, begin.replace("with", "time.sleep(0.3)\\n            with"))
+inspect.getsource = slow
+with pool(ranks=1) as ranks:
+    print(type(ranks.submit(os._exit, 0).exception()).__name__)
+"""
+    assert stage.run_argv([sys.executable, "-c", text], code=0).stdout == "JobError\n"
+
+
 def test_each_group_has_a_port_of_its_own() -> None:
     """What a group before has left open is not in the way."""
     lines = program(

@@ -208,6 +208,8 @@ class _Keeper:
         hears = None
         while True:
             with self._lock:
+                if self._ends:  # since it was said between two processes
+                    os._exit(0)
                 self._socket, theirs = socket.socketpair()
                 self._pid = os.fork()
             if not self._pid:
@@ -227,11 +229,9 @@ class _Keeper:
                 self._ends = self._ends or ends
                 if ends or (signum != signal.SIGCHLD and _catches(self._pid, signum)):
                     os.kill(self._pid, signum)
-            try:
+            with contextlib.suppress(OSError):  # where it has left nothing
                 if not self._ends:  # else the launcher asks first what it has left
                     os.killpg(self._pid, signal.SIGKILL)
-            except OSError:
-                pass  # it has left nothing
             self._socket.shutdown(socket.SHUT_RDWR)  # what it has left elsewhere may have it open
             answers.join()
             with self._lock:
@@ -278,7 +278,8 @@ class _Keeper:
             pass  # the caller is gone
         with self._lock:
             self._ends = True
-            self._socket.shutdown(1)
+            if self._pid:
+                self._socket.shutdown(1)
 
     def _pass_on(self) -> None:
         """Pass on whole pieces of answers to the caller."""
