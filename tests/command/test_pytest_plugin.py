@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import importlib.metadata
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.conftest import Stage, clean_environ, wait_for
 from tests.kit import needs
 
+pytest_plugins = ["pytester"]
 BEGIN = "import os, sys, time, unittest\nimport pytest\nRANK = int(os.environ.get('RANK', -1))\n"
 
 
@@ -28,15 +30,17 @@ def command(*words: str) -> list[str]:
 
 
 @pytest.fixture
-def run(stage: Stage, tmp_path: Path):
-    """Run pytest on a file; its output, and how many tests had which outcome."""
+def run(stage: Stage, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run pytest on a file; its output, and how many tests had which outcome. `stage` sees that nothing is left."""
+    for name in os.environ.keys() - ALONE.keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run_pytest(text: str, *words: str) -> tuple[str, dict[str, int]]:
-        (tmp_path / "test_it.py").write_text(BEGIN + text)
-        done = stage.run_argv(command(*words), cwd=tmp_path, env=ALONE)
-        last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
-        found = re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])
-        return done.stdout + done.stderr, {word: int(number) for number, word in found}
+        pytester.makepyfile(test_it=BEGIN + text)
+        done = pytester.run(*command(*words))
+        out = done.stdout.str()
+        return out + done.stderr.str(), done.parseoutcomes() if " in " in out else {}
 
     return run_pytest
 
@@ -318,8 +322,8 @@ def test_warnings_are_errors(run) -> None:
     assert "UserWarning: of both" in out and "ResourceWarning" not in out
 
 
-def test_hooks_around_a_test(run, tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("""
+def test_hooks_around_a_test(run, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
 import pytest
 def pytest_assertrepr_compare(left):
     return [f"compared {left}"]
@@ -332,9 +336,9 @@ def pytest_runtest_protocol(item):
     assert "compared 6" in run(text)[0]
 
 
-def test_another_session_removes_the_folders_of_old_ones(run, tmp_path: Path) -> None:
+def test_another_session_removes_the_folders_of_old_ones(run, pytester: pytest.Pytester) -> None:
     """As soon as pytest lets go of this one's, at its end."""
-    (tmp_path / "conftest.py").write_text("""
+    pytester.makeconftest("""
 import pytest, shutil
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
@@ -353,7 +357,7 @@ def test_a_session_that_is_started_outside_of_its_root(stage: Stage, tmp_path: P
     stage.run_argv(command("--strict-markers", "inner/test_it.py"), cwd=tmp_path, env=ALONE, code=0)
 
 
-def test_ranks_leave_the_log_file_alone(run, tmp_path: Path) -> None:
+def test_ranks_leave_the_log_file_alone(run, pytester: pytest.Pytester) -> None:
     text = """
 import logging
 def test_before():
@@ -363,7 +367,7 @@ def test_it():
     pass
 """
     run(text, "--log-file", "log")
-    assert "before" in (tmp_path / "log").read_text()
+    assert "before" in (pytester.path / "log").read_text()
 
 
 SUBTESTS = """
