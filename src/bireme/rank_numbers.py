@@ -6,9 +6,10 @@ It imports almost nothing: ranks of functions get it as source where Bireme is n
 import os
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_NODE = ("GROUP_RANK", "CROSS_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID")
+_NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID")
+_OF_NODE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def rank() -> int:
@@ -27,8 +28,11 @@ def local_rank() -> int:
 
 
 def node() -> int:
-    """The number of the node on which this process runs; 0 outside of any job."""
-    return _first(_NODE, 0)
+    """The number of the node on which this process runs; 0 outside of any job.
+
+    Where the launcher does not say it, as Open MPI: as if each node had as many ranks, one after the other.
+    """
+    return _first(_NODE, rank() // _first(_OF_NODE, world_size()))
 
 
 def _first(names: "tuple[str, ...]", otherwise: int) -> int:

@@ -139,6 +139,8 @@ def test_the_place_of_an_error_in_code_that_travels_by_value(tmp_path: Path) -> 
             "launch(lambda: [b'x' * 3_000_000, threading.Lock()])",
             "TypeError the result of type builtins.list cannot be sent",
         ),
+        ("launch(os._exit, 0, ranks=1)", "JobError rank 0 on"),
+        ("launch(print, stdout='x')", "TypeError stdout: expected a file, a function or subprocess.DEVNULL, not 'x'"),
         ("launch(print, threading.Lock())", "TypeError argument 0 cannot be sent to the ranks"),
         ("launch(print, num_gpu=2)", "TypeError JobSpec() got an unexpected keyword argument 'num_gpu'"),
         ("launch(print, ranks=0)", "BadInputError num_gpus must be at least 1, not 0"),
@@ -536,7 +538,8 @@ with pool(ranks=1) as ranks:
     assert (tmp_path / "asked").exists() == asked
 
 
-def test_the_end_comes_while_a_rank_is_replaced(stage: Stage) -> None:
+@pytest.mark.parametrize("next_one", ["", "; print(ranks.submit(bireme.rank).result(30))"], ids=["end", "call"])
+def test_what_comes_while_a_rank_is_replaced(stage: Stage, next_one: str) -> None:
     """Between two of its processes; here it takes a while until the second is there."""
     text = f"""{BEGIN}
 import inspect
@@ -547,9 +550,66 @@ def slow(module):
     return text.replace(begin, begin.replace("with", "time.sleep(0.3)\\n            with"))
 inspect.getsource = slow
 with pool(ranks=1) as ranks:
-    print(type(ranks.submit(os._exit, 0).exception()).__name__)
+    print(type(ranks.submit(os._exit, 0).exception()).__name__){next_one}
 """
-    assert stage.run_argv([sys.executable, "-c", text], code=0).stdout == "JobError\n"
+    said = stage.run_argv([sys.executable, "-c", text], code=0).stdout
+    assert said.split() == ["JobError", *["0"] * bool(next_one)]
+
+
+@pytest.mark.parametrize("how", ["start(time.sleep, 1000)", "pool()"])
+def test_the_end_of_the_caller_where_a_fork_of_it_lives_on(stage: Stage, tmp_path: Path, how: str) -> None:
+    text = f"""{BEGIN}
+job = {how}
+job = getattr(job, "_job", job)
+print(job.pid, flush=True)
+if os.fork() == 0:
+    while not os.path.exists("go"): time.sleep(0.01)
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    process = stage.start_argv([sys.executable, "-c", text], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    assert process.stdout
+    pid = int(process.stdout.readline())
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text(), "it ends")
+    (tmp_path / "go").touch()
+
+
+def test_ctrl_c_while_an_executor_starts(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "slow.sh").write_text("echo > begun; sleep 1000\n")
+    text = f"""{BEGIN}
+try:
+    pool(venv_script="slow.sh")
+except KeyboardInterrupt:
+    for each in threading.enumerate():
+        if each.name == "bireme-job":
+            each.join()
+    print("nothing is left")
+"""
+    process = stage.start_argv([sys.executable, "-c", text], cwd=tmp_path)
+    wait_for(lambda: (tmp_path / "begun").exists(), "the ranks start")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0] == b"nothing is left\n"
+
+
+def test_errors_that_take_no_attributes_or_have_no_text() -> None:
+    """They fail their call, and the rank stays. One that cannot be read here is a RuntimeError."""
+    lines = program(
+        """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int = 3
+class Unsayable(Exception):
+    def __str__(self): raise ValueError
+def fail(kind):
+    raise kind()
+with pool(ranks=1) as ranks:
+    for kind in (Frozen, Unsayable):
+        before, failed, after = (ranks.submit(each) for each in (os.getpid, lambda: fail(kind), os.getpid))
+        print(type(failed.exception()).__name__, before.result() == after.result())
+"""
+    )
+    assert lines == ["RuntimeError True", "Unsayable True"]
 
 
 def test_each_group_has_a_port_of_its_own() -> None:

@@ -510,3 +510,22 @@ def test_ranks_that_do_not_begin(stage: Stage, tmp_path: Path) -> None:
     done = stage.run_argv(command("--ranks-timeout=1"), cwd=tmp_path, env=environ, code=1)
     assert "its ranks cannot be started: the ranks have not begun in 1 s" in done.stdout
     assert "1 passed, 1 error" in done.stdout
+
+
+def test_the_output_of_a_rank_that_was_stopped_is_with_its_own_test(run) -> None:
+    text = """
+@pytest.mark.ranks(2)
+def test_one(tmp_path):
+    print("said by", "one", os.environ["RANK"], flush=True)
+    (tmp_path / os.environ["RANK"]).touch()
+    while len(os.listdir(tmp_path)) < 2: time.sleep(0.01)
+    if os.environ["RANK"] == "1": assert 0
+    time.sleep(1000)
+@pytest.mark.ranks(2)
+def test_two():
+    assert 0
+"""
+    out, found = run(text)
+    assert found == {"failed": 2}
+    first, second = out.split("____ test_two ____")
+    assert "said by one 0" in first and "said by one 1" in first and "said by" not in second

@@ -59,6 +59,7 @@ TORCHRUN = ("--nproc_per_node", "2", "shows.py", "--lr", "1")
         ("accelerate", "launch", "--num_processes", "2", "--cpu", "shows.py", "--lr", "1"),
         ("python", "-m", "torch.distributed.run", *TORCHRUN),
         ("python3", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "--use_env", *TORCHRUN),
+        ("python", "-umtorch.distributed.run", *TORCHRUN),
     ],
     ids=["torchrun", "deepspeed", "accelerate", "python", "python3"],
 )
@@ -117,6 +118,8 @@ def test_defaults_are_the_launchers_own(stage: Stage, place: Path, words: tuple[
         ),
         (("python3", "shows.py"), "ran [False, False, False, False, False] []"),
         (("python", "-m", "calendar", "2026", "1"), "January 2026"),
+        (("python", "-mcalendar", "2026", "1"), "January 2026"),
+        (("python", "-Ecimport sys; print(sys.argv)", "-m", "x"), "['-c', '-m', 'x']"),
         (("python", "-m"), None),
     ],
     ids=["accelerate", "bare", "python-c", "script", "module", "error"],

@@ -128,7 +128,10 @@ class FunctionJob(Job):
         if outcome.exit_code:
             raise failure(outcome)
         ends = sorted(outcome.ends, key=lambda end: end.rank)
-        return Results((self._values.get(end.rank) for end in ends), (end.host for end in ends))
+        for end in ends:
+            if end.rank not in self._values:
+                raise JobError(outcome.replace(note=f"rank {end.rank} on {end.host} ended during the call"))
+        return Results((self._values[end.rank] for end in ends), (end.host for end in ends))
 
     def __await__(self) -> Generator[Any, None, Results]:  # type: ignore[override]
         """In asyncio: the results. A task that is cancelled meanwhile stops the job."""
@@ -343,7 +346,7 @@ def raised(
         error: Any = pickle.loads(itself) if itself else RuntimeError(f"rank {rank}: {called}")
     except Exception:
         error = RuntimeError(f"rank {rank}: {called}")
-    error.__cause__ = RankTracebackError(f"\n\n{_with_places(text, source)}")
+    BaseException.__setattr__(error, "__cause__", RankTracebackError(f"\n\n{_with_places(text, source)}"))
     end = next((end for end in outcome.ends if end.rank == rank), None) if outcome is not None else None
     _note(error, f"raised on rank {rank}" + (f" on {end.host}, after {end.seconds:.1f} s" if end is not None else ""))
     note_stopped(error, sum(end.stopped for end in outcome.ends) if outcome is not None else 0)
@@ -357,7 +360,7 @@ def note_stopped(error: Any, count: int) -> None:
 
 
 def _note(error: Any, text: str) -> None:
-    error.__notes__ = [*getattr(error, "__notes__", ()), text]
+    BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), text])
     if sys.version_info < (3, 11) and isinstance(error.__cause__, RankTracebackError):  # which show no notes
         error.__cause__.args = (f"{error.__cause__.args[0]}\n{text}\n",)
 

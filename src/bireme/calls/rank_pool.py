@@ -95,8 +95,12 @@ class Executor(concurrent.futures.Executor):
         self._failed: BaseException | None = None
         with self._lock:
             self._start()
-            while not self._idle and self._failed is None:
-                self._lock.wait()
+            try:
+                while not self._idle and self._failed is None:
+                    self._lock.wait()
+            except KeyboardInterrupt:
+                cast("Job", self._job).stop()
+                raise
         if self._failed is not None:
             raise self._failed
         _all.add(self)

@@ -183,7 +183,7 @@ class _Keeper:
         import threading
 
         self._caller, self._rank = caller, rank
-        self._lock, self._thread = threading.Lock(), threading.Thread
+        self._lock, self._thread = threading.Condition(), threading.Thread
         self._number, self._begin = 0, 0.0  # of the call that runs
         self._dead = 0  # the call by which a process has died: nothing of it is for the next one
         self._pid, self._socket = 0, None  # type: int, Any
@@ -212,6 +212,7 @@ class _Keeper:
                     os._exit(0)
                 self._socket, theirs = socket.socketpair()
                 self._pid = os.fork()
+                self._lock.notify()
             if not self._pid:
                 if prctl is not None:
                     prctl(1, 9)  # the kernel ends it with the rank
@@ -262,6 +263,8 @@ class _Keeper:
                     if meant in (self._rank, ALL):
                         if not size and not number:
                             break
+                        while not self._pid:  # it is being replaced
+                            self._lock.wait()
                         if not size and number == self._number and self._pid:
                             os.kill(self._pid, 9)
                         elif size and number != self._dead:
@@ -354,7 +357,8 @@ def _fail(error: BaseException, answer: _Result) -> bool:
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith("bireme/calls/rank_side.py"):
         trace = trace.tb_next  # no frames of ours
     text = "".join(traceback.format_exception(type(error), error, trace))
-    error.__traceback__ = error.__context__ = error.__cause__ = None
+    for name in ("__traceback__", "__context__", "__cause__"):
+        BaseException.__setattr__(error, name, None)  # its class may refuse that
     if isinstance(error, ModuleNotFoundError):
         vars(error)["__notes__"] = [f"it is missing in the ranks' Python, {sys.executable}"]
     try:
@@ -364,7 +368,12 @@ def _fail(error: BaseException, answer: _Result) -> bool:
         pickle.loads(itself)  # some can be pickled, and not read back
     except Exception:
         itself = b""
-    _answer(answer.fd, answer.number, b"e", (itself, text, f"{type(error).__name__}: {error}"))
+    _answer(
+        answer.fd,
+        answer.number,
+        b"e",
+        (itself, text, "".join(traceback.format_exception_only(type(error), error)).strip()),
+    )
     return False
 
 

@@ -43,7 +43,8 @@ _open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 def _close_in_fork() -> None:
     """The end of the caller must end its jobs, also where a fork of the caller lives on."""
     for each in list(_open):
-        each.close()
+        if (fd := each.detach()) >= 0:
+            os.close(fd)  # `each.close` would wait for the end of its file
 
 
 os.register_at_fork(after_in_child=_close_in_fork)
@@ -85,13 +86,13 @@ class Job:
         self._writes = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._news = threading.Condition()
+        out, write_out = _destination("stdout", sys.stdout if stdout is None else stdout)
+        err, write_err = _destination("stderr", sys.stderr if stderr is None else stderr)
         self._socket, theirs = socket.socketpair()
         heard, told = os.pipe()
         if not spec.events:
             spec = spec.replace(events=f"/proc/self/fd/{told}")
         _open.add(self._socket)
-        out, write_out = _destination(sys.stdout if stdout is None else stdout)
-        err, write_err = _destination(sys.stderr if stderr is None else stderr)
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -329,7 +330,7 @@ class _Inbox:
             return b"", f"{type(error).__name__}: {error}", f"its result cannot be unpickled here: {error}"
 
 
-def _destination(stream: Stream) -> tuple[Any, Callable[[str], object] | None]:
+def _destination(name: str, stream: Stream) -> tuple[Any, Callable[[str], object] | None]:
     """What a process writes to, and what gets the lines if that is a pipe."""
     if stream is None or isinstance(stream, int):
         return subprocess.DEVNULL if stream is None else stream, None
@@ -337,8 +338,10 @@ def _destination(stream: Stream) -> tuple[Any, Callable[[str], object] | None]:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
             return stream.fileno(), None
-    if not callable(stream) or hasattr(stream, "write"):
+    if hasattr(stream, "write"):
         return subprocess.PIPE, stream.write
+    if not callable(stream):
+        raise TypeError(f"{name}: expected a file, a function or subprocess.DEVNULL, not {stream!r}")
     return subprocess.PIPE, lambda line: stream(line.rstrip("\n"))
 
 

@@ -76,6 +76,12 @@ words() {
     while [ $# -gt 1 ]; do
         case $1 in
             -m | -[bBdEiIOPqsSuvx]*m) break ;;
+            -m* | -[bBdEiIOPqsSuvx]*m*)
+                module=${1#-*m}
+                shift
+                set -- -m "$module" "$@"
+                break
+                ;;
             -W | -X) shift ;;
             -[bBdEiIOPqsSuvxWX]*) ;;
             *) return ;;

@@ -129,11 +129,15 @@ def _write_nothing(cache: Any) -> None:
 
 
 def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connection: Connection) -> tuple[str, Any]:
-    """Run a test in a fork: ``reports``, with its reports and warnings, or ``ended`` and why it ended without."""
+    """Run a test in a fork.
+
+    Returns:
+        ``reports``, with its reports and warnings; or ``ended``, with why it ended without, and its output.
+    """
     try:
         item = collected.item(nodeid)
     except BaseException as error:
-        return "ended", f"the test cannot be collected on this rank: {type(error).__name__}: {error}"
+        return "ended", (f"the test cannot be collected on this rank: {type(error).__name__}: {error}", ())
     read, write = os.pipe()
     stacks = tempfile.TemporaryFile()
     pid = os.fork()
@@ -155,7 +159,11 @@ def _run(collected: _Collected, nodeid: str, environ: Mapping[str, str], connect
             os._exit(0)
     os.close(write)
     with stacks:
-        return _outcome(pid, read, stacks, connection)
+        kind, said = _outcome(pid, read, stacks, connection)
+    capture = collected.config.pluginmanager.getplugin("capturemanager")
+    # The fork has written to files of this process, from which it may have taken nothing.
+    output = capture.read_global_capture() if capture.is_globally_capturing() else ()
+    return kind, said if kind == "reports" else (said, tuple(output))
 
 
 def _outcome(pid: int, read: int, stacks: Any, connection: Connection) -> tuple[str, Any]:

@@ -121,7 +121,13 @@ class RankPool:
             answers = {0: self._here(item, environ)} if here else {}
             why = self._collect(asked, limit, answers)
         shutil.rmtree(folder, ignore_errors=True)
-        ended = {rank: answer for rank, (kind, answer) in answers.items() if kind != "reports"}
+        ended = {rank: answer[0] for rank, (kind, answer) in answers.items() if kind != "reports"}
+        left = [
+            (f"Captured {name}, rank {rank}", text)
+            for rank in sorted(ended)
+            for name, text in zip(("stdout", "stderr"), answers[rank][1][1], strict=False)
+            if text
+        ]
         by_part: dict[tuple[int, bool, str, int], dict[int, pytest.TestReport]] = {}
         noted: Counter[rank_runner.PlainWarning] = Counter()
         from_plain = self._config.hook.pytest_report_from_serializable
@@ -138,10 +144,16 @@ class RankPool:
         for warning in noted.elements():
             _warn(item, *warning)
         if ended and not any(report.failed for reports in by_part.values() for report in reports.values()):
-            yield _of_ended(item, ended, answers.keys() - ended.keys(), why, begin)
+            report = _of_ended(item, ended, answers.keys() - ended.keys(), why, begin)
+            report.sections = left
+            yield report
             return
         for _, reports in sorted(by_part.items(), key=lambda each: each[0][:2]):
-            yield merged(reports, count, len(ended))
+            report = merged(reports, count, len(ended))
+            if report.failed:
+                report.sections += left
+                left = []
+            yield report
 
     def _here(self, item: pytest.Item, environ: dict[str, str]) -> tuple[str, Any]:
         """Run a test as rank 0 in this process; its answer."""
@@ -161,7 +173,7 @@ class RankPool:
             if why and not ready:
                 self.is_broken = True
                 text = why if why == rank_runner.STOPPED else "it does not answer: its file hangs while it is collected"
-                answers |= dict.fromkeys(asked.values(), ("ended", text))
+                answers |= dict.fromkeys(asked.values(), ("ended", (text, ())))
                 return why
             for connection in ready:
                 assert isinstance(connection, Connection)
@@ -169,7 +181,7 @@ class RankPool:
                 try:
                     answers[rank] = connection.recv()
                 except (EOFError, OSError):
-                    answers[rank], self.is_broken = ("ended", "the process of the rank was ended"), True
+                    answers[rank], self.is_broken = ("ended", ("the process of the rank was ended", ())), True
             if not why and not ready:
                 why = f"the test hangs: it is still running after {limit:g} s"
                 _end(asked, "stacks")
