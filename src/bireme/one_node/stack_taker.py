@@ -27,6 +27,8 @@ _AT_ONCE = 32
 """Processes that are asked at the same time: of a thousand at once, none would answer in time."""
 _MOST_BYTES = 1 << 20
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>", "<sent>")
+_TCP_INFO = "=120x2Q"
+"""Where Linux' ``struct tcp_info`` has the bytes that were sent, and received."""
 _CALLS, _FILES = 4, 3
 """Functions of the kernel, and files, that are named of a process without a stack of Python."""
 
@@ -233,12 +235,31 @@ def _cpu(pid: int) -> tuple[float, float]:
 
 
 def _io(pid: int) -> int:
-    """Bytes that a process has read and written, of files, pipes and terminals."""
+    """Bytes that a process has read and written: of files, pipes and terminals, and over its open TCP connections."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
-            return sum(int(file.readline().split()[1]) for _ in range(2))
+            return sum(int(file.readline().split()[1]) for _ in range(2)) + _over_tcp(pid)
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def _over_tcp(pid: int) -> int:
+    import _socket
+    import struct
+
+    total = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+            fd = kernel.copy_of_descriptor(pid, int(name))
+            if fd >= 0:
+                link = _socket.socket(fileno=fd)
+                try:
+                    info = link.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, struct.calcsize(_TCP_INFO))
+                    total += sum(struct.unpack(_TCP_INFO, info))
+                except (OSError, struct.error):
+                    pass  # another socket, or an old kernel
+                link.close()
+    return total
 
 
 def _state(pid: int, before: tuple[float, float]) -> str:

@@ -33,11 +33,15 @@ _PR_SET_NAME = 15
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
+_PIDFD_GETFD = 438  # the number of the system call, everywhere
 
 if LINUX:
     import _ctypes  # not ``ctypes``, which takes many times as long to import
 
-    _prctl_address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    _prctl_address, _syscall_address = (
+        _ctypes.dlsym(_ctypes.dlopen(None, 0), name)  # type: ignore[arg-type]
+        for name in ("prctl", "syscall")
+    )
 
     class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
         _type_ = "i"
@@ -78,6 +82,18 @@ def allow_tracer(pid: int) -> None:
     """Let a process, and those below it, read this one, where the kernel's Yama lets only ancestors do so."""
     if LINUX:
         _prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+
+
+def copy_of_descriptor(pid: int, fd: int) -> int:
+    """A descriptor of ours for what another process has open, where we may trace it; -1: we may not (Linux 5.6)."""
+    try:
+        process = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
+    try:
+        return int(_ctypes.call_cdeclfunction(_syscall_address, (_PIDFD_GETFD, process, fd, 0)))
+    finally:
+        os.close(process)
 
 
 def name_process(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from bireme.loop import Loop
 from bireme.one_node import stack_taker
 from bireme.one_node.stack_taker import StackTaker, _stacks
 from bireme.result.stacks import RankStack
+from tests.kit.waiting import wait_for
 
 
 def thread(name: str | None, number: int | None, *functions: str) -> dict[str, object]:
@@ -115,3 +117,19 @@ def test_who_has_no_stack_is_not_called_another_program(tmp_path: Path, says: st
     tool.chmod(0o755)
     found = taken(tool, [[sys.executable, "-c", "input()"], ["cat"]])
     assert [each.reason for each in found] == ["py-spy cannot read its stack", "it is not a Python process"]
+
+
+def test_what_comes_over_the_network_is_progress() -> None:
+    """Of a process that waits in `recv`, whose bytes the kernel counts for the connection only."""
+    code = """
+import socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while link.recv(999): pass
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        child = subprocess.Popen([sys.executable, "-c", code, str(server.getsockname()[1])])
+        link = server.accept()[0]
+        with child, link:
+            before = stack_taker._io(child.pid)
+            link.sendall(bytes(100_000))
+            wait_for(lambda: stack_taker._io(child.pid) - before >= 100_000, "the bytes are counted")
