@@ -73,6 +73,26 @@ def test_the_time_limit(stage: Stage, script) -> None:
     assert "bireme:     rank 1 " in done.stderr.partition("before they were stopped:\n")[2]
 
 
+def test_a_rank_that_has_waited_in_vain(stage: Stage, script, tmp_path: Path) -> None:
+    """As by the time-out of a collective: the report names the rank that it has waited for."""
+    text = f"""
+import os, time
+
+def read_batch():
+    open({str(tmp_path)!r} + "/hangs", "w").close()
+    time.sleep(1000)
+
+if os.environ["RANK"] == "1":
+    read_batch()
+while os.environ["RANK"] == "2" or not os.path.exists({str(tmp_path)!r} + "/hangs"):
+    time.sleep(0.01)
+raise RuntimeError("Timed out waiting 8000ms for recv operation to complete")
+"""
+    done = stage.run(*WORDS, script(text), code=1)
+    said = done.stderr.partition("before they were stopped:\n")[2]
+    assert "bireme:     rank 1  program.py:6 read_batch ← program.py:9" in said
+
+
 def test_never(stage: Stage, script) -> None:
     done = stage.run(*WORDS, "--time_limit", "1", "--stacks", "never", script("import time; time.sleep(99)"), code=124)
     assert "before they were stopped" not in done.stderr

@@ -52,6 +52,9 @@ _LAST_LINE = 200
 _LOOK = 5.5
 """Seconds that a job goes on at most, so that it can be seen why it has to be stopped."""
 
+_TIMED_OUT = (b"timed out", b"timeout", b"timing out")
+"""What a rank says that has waited for another one in vain."""
+
 _MEASURE = 1.0
 """Seconds that nodes may take to say what their ranks use."""
 
@@ -291,16 +294,21 @@ class Session:
         if end.code == OK and self._first_done is None:
             self._first_done = self.loop.now()
         if self.verdict.end(end, when):
-            self.crew.stop(signal.SIGTERM)
+            tail = self._output.tail(end.rank).lower() if self._output is not None else b""
+            self._stop(look=any(words in tail for words in _TIMED_OUT))
 
     def trouble(self, cause: Cause, note: str, when: float, hosts: tuple[str, ...] = ()) -> None:
         """Stop the job for a cause other than a rank's failure."""
         if not self._settled and self.verdict.blame(cause, when, note=note, hosts=hosts):
             self.note("stopping", cause=cause, note=note, hosts=list(hosts))
-            if cause == "time limit" and self.spec.stacks != "never":
-                self.look(lambda _: self.crew.stop(signal.SIGTERM))
-            else:
-                self.crew.stop(signal.SIGTERM)
+            self._stop(look=cause == "time limit")
+
+    def _stop(self, *, look: bool) -> None:
+        """Stop all ranks; ``look``: not before it is known what they were doing."""
+        if look and self.spec.stacks != "never":
+            self.look(lambda _: self.crew.stop(signal.SIGTERM))
+        else:
+            self.crew.stop(signal.SIGTERM)
 
     def preempted(self, signum: int, why: str = "") -> bool:
         """Carry out a preemption, if that is announced by this signal; return whether it is."""
