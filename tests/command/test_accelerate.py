@@ -15,7 +15,8 @@ from tests.kit.clean_install import once
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 
-# Starts each of the command lines by accelerate's own launcher, in a child, because one import takes seconds.
+# Starts each of the command lines by accelerate's own launcher, in a child, because one import takes seconds; so does the
+# end of an interpreter that has imported all this.
 THEIRS = """
 import json, os, sys
 before = dict(os.environ)
@@ -27,7 +28,7 @@ for words in json.loads(sys.stdin.read()):
     if os.fork() == 0:
         sys.argv = ["accelerate", "launch", *words]
         accelerate_cli.main()
-        sys.exit(0)
+        os._exit(0)
     if os.wait()[1]:
         sys.exit(f"accelerate refuses {words}")
 """
