@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -31,7 +31,8 @@ NAMES = (
 )
 
 THEIRS = """
-import os, unittest
+import os, sys, unittest
+sys.modules["hypothesis"] = None  # which PyTorch's tests import if it is there
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.common_utils import TestCase
@@ -46,6 +47,7 @@ class TestOnRanks(base, TestCase):
 
     def setUp(self):
         super().setUp()
+        os.environ["TEMP_DIR"] = os.path.abspath("temp")  # the tests before have one of their own, which has gone
         dist.init_process_group("gloo")
 
     def tearDown(self):
@@ -63,19 +65,52 @@ del base
 """
 
 
-def verdicts(stage: Stage, folder: Path, name: str) -> dict[str, str]:
-    """Run the tests of a class; the verdict of each."""
-    (folder / "temp/barrier").mkdir(parents=True, exist_ok=True)
-    (folder / "temp/test_dir").mkdir(exist_ok=True)
+GROUP = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo")
+    yield
+    dist.destroy_process_group()
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("k", range(5))
+def test_it(group, k):
+    total = torch.ones(1) * k
+    dist.all_reduce(total)
+    assert total.item() == 2 * k
+"""
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """The verdict of each test of a class, or of a file: all run in one session, which imports PyTorch once."""
+    stage, folder = Stage(), tmp_path_factory.mktemp("torch")
+    (folder / "temp/barrier").mkdir(parents=True)
+    (folder / "temp/test_dir").mkdir()
     (folder / "test_theirs.py").write_text(THEIRS)
-    words = [f"test_theirs.py::{name}::{each}" for each in NAMES]
+    (folder / "test_group.py").write_text(GROUP)
+    # Those first that fork this session: it has no ranks yet, and no threads.
+    words = [f"test_theirs.py::{name}::{each}" for name in ("TestByThemselves", "TestOnRanks") for each in NAMES]
     environ = {**ALONE, "BACKEND": "gloo", "WORLD_SIZE": "2", "TEMP_DIR": str(folder / "temp")}
-    done = stage.run_argv(command("-v", "--tb=short", *words), cwd=folder, timeout=500, env=environ)
-    return dict(re.findall(rf"::{name}::(\w+) ([A-Z]+)", done.stdout)) or {"nothing": done.stdout + done.stderr}
+    words = command("-v", "--tb=short", *words, "test_group.py")
+    done = stage.run_argv(words, cwd=folder, timeout=500, env=environ)
+    stage.end()
+
+    def of(name: str) -> dict[str, str]:
+        found = re.findall(rf"^\S*{re.escape(name)}::(\S+) ([A-Z]+)", done.stdout, re.MULTILINE)
+        return dict(found) or {"nothing": done.stdout + done.stderr}
+
+    return of
 
 
-def test_verdicts_are_the_same(stage: Stage, tmp_path: Path) -> None:
-    by_marker = verdicts(stage, tmp_path, "TestOnRanks")
-    assert by_marker == verdicts(stage, tmp_path, "TestByThemselves")
+def test_verdicts_are_the_same(verdicts: Callable[[str], dict[str, str]]) -> None:
+    by_marker = verdicts("TestOnRanks")
+    assert by_marker == verdicts("TestByThemselves")
     assert list(by_marker.values()).count("PASSED") >= 10
     assert "SKIPPED" in by_marker.values()
+
+
+def test_a_fixture_has_the_group_of_all_ranks(verdicts: Callable[[str], dict[str, str]]) -> None:
+    assert verdicts("test_group.py") == {f"test_it[{k}]": "PASSED" for k in range(5)}

@@ -437,26 +437,6 @@ def test_it():
     assert "rank 1 of 2 has failed" in out
 
 
-@pytest.mark.torch
-@needs.modules("torch")
-def test_pytorch(run) -> None:
-    text = """
-import torch, torch.distributed as dist
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo")
-    yield
-    dist.destroy_process_group()
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("k", range(5))
-def test_it(group, k):
-    total = torch.ones(1) * k
-    dist.all_reduce(total)
-    assert total.item() == 2 * k
-"""
-    assert run(text)[1] == {"passed": 5}
-
-
 @needs.modules("coverage")
 def test_coverage(stage: Stage, tmp_path: Path) -> None:
     """Lines that run on one rank only are seen, and no file of data is broken."""
