@@ -15,8 +15,8 @@ from tests.kit.clean_install import once
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 
-# Starts each of the command lines by accelerate's own launcher, in a child, because one import takes seconds; so does the
-# end of an interpreter that has imported all this.
+# Starts each of the command lines by accelerate's own launcher, in a child, because one import takes seconds, and so
+# does the end of an interpreter that has imported all this.
 THEIRS = """
 import json, os, sys
 before = dict(os.environ)
