@@ -186,6 +186,20 @@ def test_the_end_of_the_allocation_announces_itself(stage, script, tmp_path):
     assert job.returncode == 78 and b"preempted: the end of the allocation; the ranks get SIGUSR1" in err
 
 
+def test_an_end_of_the_allocation_that_only_slurm_knows(stage, script, tmp_path):
+    """Older versions do not say it in the environment."""
+    (tool := tmp_path / "scontrol").write_text(
+        f"#!/bin/sh\necho JobId=7 EndTime={round(time.time()) + 33} Deadline=N/A\n"
+    )
+    tool.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    words = (*WORDS, "--hosts", "localhost", "--preempt_signal", "USR2@30")
+    job = stage.start(*words, script(SAVES), str(tmp_path), "0", env=env)
+    read_lines(job, 2, "ready")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 78 and b"preempted: the end of the allocation; the ranks get SIGUSR1" in err
+
+
 def test_an_end_that_was_moved_is_no_preemption(stage, script, tmp_path):
     """Slurm is asked before anything begins; what it says is the new end."""
     asked, end = tmp_path / "asked", round(time.time()) + 3600

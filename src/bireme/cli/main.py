@@ -27,6 +27,7 @@ usage: bireme COMMAND …
   bireme logs | attach | stop JOB          show the output of a job, or stop it
   bireme stacks | top JOB                  show what its ranks do and use
   bireme report JOB|FILE                   make a page of its --events
+  bireme signal JOB SIG | preempt JOB      signal its ranks, or let them save
   bireme drain NODE JOB                    take a node out of an elastic job
   bireme shim -- COMMAND                   run it on Bireme instead of torchrun
   bireme help [COMMAND]                    show the options of a command

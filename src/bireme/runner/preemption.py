@@ -73,6 +73,8 @@ class Preemption:
         end = os.environ.get("SLURM_JOB_END_TIME", "")
         if end.isdecimal():
             self._await_end(int(end) - time.time())
+        else:  # older versions of Slurm do not set it
+            self._ask_slurm(lambda left: self._await_end(left or 0.0))
 
     def _await_end(self, left: float) -> None:
         """Begin shortly before the end of the allocation, which comes in so many seconds unless it is moved."""
