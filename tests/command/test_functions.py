@@ -324,7 +324,7 @@ async def main():
     print(*[event["event"] async for event in job])
 asyncio.run(main())
 try:
-    list(bireme.start(bireme.JobSpec(bireme.Program("script.py")), num_gpus=1, events="log", exports="A=1").events())
+    list(start(bireme.JobSpec(bireme.Program("script.py")), ranks=1, events="log", exports="A=1").events())
 except ValueError as error:
     print(error)
 """,

@@ -61,7 +61,7 @@ TORCHRUN = ("--nproc_per_node", "2", "shows.py", "--lr", "1")
         ("python3", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "--use_env", *TORCHRUN),
         ("python", "-umtorch.distributed.run", *TORCHRUN),
     ],
-    ids=["torchrun", "deepspeed", "accelerate", "python", "python3"],
+    ids=["torchrun", "deepspeed", "accelerate", "python", "python3", "joined"],
 )
 def test_launchers_are_bireme(stage: Stage, place: Path, words: tuple[str, ...]) -> None:
     done = stage.run("shim", "--", "sh", "-c", 'exec "$@"', "sh", *words, cwd=place, env=environ_of(place), code=0)
@@ -122,7 +122,7 @@ def test_defaults_are_the_launchers_own(stage: Stage, place: Path, words: tuple[
         (("python", "-Ecimport sys; print(sys.argv)", "-m", "x"), "['-c', '-m', 'x']"),
         (("python", "-m"), None),
     ],
-    ids=["accelerate", "bare", "python-c", "script", "module", "error"],
+    ids=["accelerate", "bare", "python-c", "script", "module", "joined", "joined-c", "error"],
 )
 def test_everything_else_is_the_real_one(stage: Stage, place: Path, words: tuple[str, ...], said: str | None) -> None:
     done = stage.run("shim", "--", *words, cwd=place, env=environ_of(place), code=0 if said else 2)

@@ -136,7 +136,7 @@ MUTATIONS = (
     ),
     _rewritten("no-over", 1, f"{_AGENT}.over", "self._channel.send", "bool"),
     _rewritten("stop-ignored-at-start", 303, f"{_AGENT}._on_stop", "self._part is not None", "self._part._up"),
-    _rewritten("others-not-stopped", 54, "bireme.runner.session:Session.down", "self.crew.stop(", "bool("),
+    _rewritten("others-not-stopped", 54, "bireme.runner.session:Session.down", "self._stop(", "dict("),
     _rewritten("cut-off-not-stopped", 24, f"{_AGENT}._cut_off", "self._part.stop()", "pass"),
     Mutation("ladder-never-kills", _without_row("stopping", "deadline"), seed=8),
     Mutation("strays-spared", _without_row("running", "deserted"), seed=1),
