@@ -55,7 +55,7 @@ def of_cpython():
         module.BrokenProcessPool = bireme.JobError
         found |= {name: getattr(module, name) for name in classes if hasattr(module, name)}
     bases = (found.pop("ExecutorMixin"), found.pop("BaseTestCase"))
-    theirs = {"executor_type": Ranks, "worker_count": 2, "get_context": lambda self: None}
+    theirs = {"executor_type": Ranks, "worker_count": 3, "get_context": lambda self: None}
     return [type(name, (mixin, *bases), theirs) for name, mixin in found.items()]
 
 
