@@ -32,7 +32,7 @@ def node() -> int:
 
     Where the launcher does not say it, as Open MPI: as if each node had as many ranks, one after the other.
     """
-    return _first(_NODE, rank() // _first(_OF_NODE, world_size()))
+    return _first(_NODE, rank() // _first(_OF_NODE, rank() + 1))
 
 
 def _first(names: "tuple[str, ...]", otherwise: int) -> int:

@@ -18,6 +18,7 @@ SLURM = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_NODE_RANK": "1"}, (5, 8, 1, 1)),
         ({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (5, 8, 1, 2)),
         ({**SLURM, "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NODEID": "2"}, (5, 8, 0, 2)),
+        ({"PMIX_RANK": "3"}, (3, 1, 0, 0)),  # of prterun, which says no more
         (SLURM, (0, 1, 0, 0)),  # in a script of sbatch
     ],
 )

@@ -249,16 +249,19 @@ def _over_tcp(pid: int) -> int:
 
     total = 0
     for name in os.listdir(f"/proc/{pid}/fd"):
-        if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
-            fd = kernel.copy_of_descriptor(pid, int(name))
-            if fd >= 0:
-                link = _socket.socket(fileno=fd)
-                try:
-                    info = link.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, struct.calcsize(_TCP_INFO))
-                    total += sum(struct.unpack(_TCP_INFO, info))
-                except (OSError, struct.error):
-                    pass  # another socket, or an old kernel
-                link.close()
+        try:
+            is_socket = os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+        except OSError:  # it was closed meanwhile
+            continue
+        fd = kernel.copy_of_descriptor(pid, int(name)) if is_socket else -1
+        if fd >= 0:
+            link = _socket.socket(fileno=fd)
+            try:
+                info = link.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, struct.calcsize(_TCP_INFO))
+                total += sum(struct.unpack(_TCP_INFO, info))
+            except (OSError, struct.error):
+                pass  # another socket, or an old kernel
+            link.close()
     return total
 
 
