@@ -38,10 +38,7 @@ _PIDFD_GETFD = 438  # the number of the system call, everywhere
 if LINUX:
     import _ctypes  # not ``ctypes``, which takes many times as long to import
 
-    _prctl_address, _syscall_address = (
-        _ctypes.dlsym(_ctypes.dlopen(None, 0), name)  # type: ignore[arg-type]
-        for name in ("prctl", "syscall")
-    )
+    _prctl_address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
 
     class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
         _type_ = "i"
@@ -91,7 +88,8 @@ def copy_of_descriptor(pid: int, fd: int) -> int:
     except (OSError, AttributeError):
         return -1
     try:
-        return int(_ctypes.call_cdeclfunction(_syscall_address, (_PIDFD_GETFD, process, fd, 0)))
+        syscall = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
+        return int(_ctypes.call_cdeclfunction(syscall, (_PIDFD_GETFD, process, fd, 0)))
     finally:
         os.close(process)
 
